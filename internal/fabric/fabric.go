@@ -1,0 +1,121 @@
+// Package fabric is the contract for one-sided transfers into and out of client memory, and the
+// manager that knows fabrics, sessions and rails.
+//
+// Called by: gateway (control plane, open a window per request), sink (move bytes).
+// Implemented by fabric/shm and fabric/tcp; fabrictest is the conformance suite.
+//
+// Words: the server is the initiator. Write moves server bytes into client memory (GET); Read moves
+// client bytes into the server (PUT).
+//
+// Invariants of every implementation:
+//  1. Nothing outside [0, Size) of the window is ever touched, whatever the client claims.
+//  2. After Remote.Close has returned, the server never touches the window again.
+//  3. Close returns by the grant's deadline plus a small constant, also when the client stalls or a
+//     device operation on client memory hangs: then the session is cut off and ErrFenced is returned.
+//  4. A client that dies, stalls, lies about sizes or unmaps its memory costs only its own session.
+//  5. A session is bound to the principal that opened it; another principal's token is ErrNotGranted.
+//
+// What it does not do: verification of payload, S3.
+package fabric
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/arena"
+	"github.com/penstock-store/penstock/internal/token"
+)
+
+var (
+	// ErrNoSession says that the session is unknown or closed: decline, reason no-session.
+	ErrNoSession = errors.New("fabric: no such session")
+	// ErrNoFabric says that no fabric of this node takes the token: decline, reason no-rail.
+	ErrNoFabric = errors.New("fabric: no fabric for this token")
+	// ErrNotGranted says that the session belongs to another principal: 403.
+	ErrNotGranted = errors.New("fabric: session belongs to another principal")
+	// ErrWindow says that the window is not inside its region: 400 InvalidRDMAToken.
+	ErrWindow = errors.New("fabric: window outside its region")
+	// ErrLimit says that a limit of sessions, regions or mapped bytes is reached: 503.
+	ErrLimit = errors.New("fabric: limit reached")
+	// ErrTransfer says that client memory could not be read or written: 500 RDMATransferFailed.
+	ErrTransfer = errors.New("fabric: transfer failed")
+	// ErrFenced says that the session was cut off before the transfer completed.
+	ErrFenced = errors.New("fabric: session fenced")
+	// ErrNotSupported says that this machine cannot run the fabric.
+	ErrNotSupported = errors.New("fabric: not supported on this machine")
+	// ErrRegion says that an announced region is refused (size, type, seals, sparse).
+	ErrRegion = errors.New("fabric: region refused")
+)
+
+// Direction of a transfer, named by the S3 operation.
+type Direction int
+
+// Directions.
+const (
+	ForGet Direction = iota + 1 // the server writes client memory
+	ForPut                      // the server reads client memory
+)
+
+// Grant binds one window to one authenticated request.
+type Grant struct {
+	Principal string         // the id that the session was opened with
+	Peer      netip.AddrPort // HTTP peer
+	Direction Direction
+	Bytes     int64     // L: bytes that will be moved, ≤ window size; nothing beyond is touched
+	Deadline  time.Time // no byte of client memory is touched later
+}
+
+// Fabric is one way to reach client memory.
+type Fabric interface {
+	Name() string
+	// Open checks the descriptor against the fabric's sessions and returns the window. The window
+	// is pinned until Remote.Close. Errors: ErrNoSession, ErrNotGranted, ErrWindow, ErrLimit.
+	Open(ctx context.Context, d token.Descriptor, g Grant) (Remote, error)
+	Rails() []Rail
+	Close() error
+}
+
+// Remote is one window of client memory, bound to one request. Write and Read may be called from
+// several goroutines for disjoint ranges; off is relative to the start of the window. They return
+// when the operation is complete as far as the initiator sees (the buffers may then be reused);
+// Close is what makes it complete for the client.
+type Remote interface {
+	Size() int64
+	Write(ctx context.Context, off int64, src ...arena.Buffer) error
+	Read(ctx context.Context, off int64, dst ...arena.Buffer) error
+	// Close drains and unpins. An error means that the transfer must not be reported as done.
+	Close() error
+}
+
+// Mapper is an optional ability of a Remote: the window is mapped into this process. The memory is
+// the client's: see arena.Mapper.
+type Mapper interface {
+	Map(off, n int64) ([]byte, error)
+}
+
+// Rail is one way out of this node (a NIC port; the host itself for shm).
+type Rail struct {
+	Fabric string
+	Name   string // "host", or the listen address
+	Up     bool
+	Reason string // why it is not up
+}
+
+// SessionOpener is what a fabric with sessions offers to the control plane.
+type SessionOpener interface {
+	// NewSession creates a session that waits for its data connection. It expires when that does
+	// not come within a bounded time. Errors: ErrLimit.
+	NewSession(principal string) (SessionOffer, error)
+	// RevokePrincipal ends all sessions of the principal: running transfers are fenced.
+	RevokePrincipal(principal string)
+}
+
+// SessionOffer goes to the client once, over the authenticated control plane.
+type SessionOffer struct {
+	ID      [16]byte
+	Secret  [32]byte // proves the data connection; used once
+	Network string   // "unix" or "tcp"
+	Address string
+}

@@ -1,0 +1,194 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/arena"
+)
+
+// BucketInfo describes a bucket.
+type BucketInfo struct {
+	Name      string
+	Created   time.Time
+	Owner     string // principal id
+	AWSRegion string
+}
+
+// ObjectMeta is what a client sets on an object beside its bytes. Strings are stored as given.
+type ObjectMeta struct {
+	ContentType, ContentEncoding, ContentDisposition, ContentLanguage, CacheControl, Expires string
+	WebsiteRedirect, StorageClass                                                            string
+
+	User map[string]string // x-amz-meta-*, lower-case names without the prefix
+	Tags map[string]string // reserved for object tagging
+}
+
+// Checksum is one S3 checksum value as it is answered, e.g. {"CRC32C", "yZRlqg=="}. A composite
+// multipart value carries its "-N" suffix.
+type Checksum struct {
+	Algorithm string // CRC32, CRC32C, CRC64NVME, SHA1, SHA256
+	Value     string
+	Composite bool
+}
+
+// ObjectInfo is the state of one version of one object.
+type ObjectInfo struct {
+	Bucket, Key string
+	Size        int64
+	ETag        string // without quotes
+	Modified    time.Time
+	Meta        ObjectMeta
+	CRC64NVME   uint64     // of the whole payload; always known
+	Checksums   []Checksum // what the client declared and was verified
+	Parts       []PartInfo // ascending by number; empty unless made by a multipart upload
+}
+
+// PartInfo is one part of an upload or of a completed object.
+type PartInfo struct {
+	Number    int // 1..10000
+	Offset    int64
+	Size      int64
+	ETag      string
+	Modified  time.Time
+	CRC64NVME uint64
+	Checksums []Checksum
+}
+
+// Conditions are the preconditions of a request, evaluated by rules of RFC 9110 §13 against the
+// state in the same transaction that acts on it. Empty means not given.
+type Conditions struct {
+	IfMatch, IfNoneMatch string // raw header values: "*" or a list of (quoted) ETags
+	IfModifiedSince      time.Time
+	IfUnmodifiedSince    time.Time
+}
+
+// Payload is what is known of the bytes once all were read, before anything is committed.
+type Payload struct {
+	Size      int64
+	CRC64NVME uint64
+}
+
+// Digest is what the gateway makes of the payload: the ETag and verified checksums to store.
+type Digest struct {
+	ETag      string
+	Checksums []Checksum
+}
+
+// Seal is called once per write, after every payload byte was read and before the commit. The
+// gateway verifies declared digests and trailers there and names the ETag. An error (a *s3.Error)
+// aborts the write, nothing is stored.
+type Seal func(ctx context.Context, p Payload) (Digest, error)
+
+// PutRequest writes an object in one piece.
+type PutRequest struct {
+	Bucket, Key string
+	Meta        ObjectMeta
+	If          Conditions
+	Source      arena.Source
+	Seal        Seal
+}
+
+// CopyRequest copies an object's payload and, unless Replace is set, its metadata.
+type CopyRequest struct {
+	SourceBucket, SourceKey string
+	SourceIf                Conditions
+	Bucket, Key             string
+	If                      Conditions
+	Replace                 bool       // take Meta instead of the source's
+	Meta                    ObjectMeta // with Replace
+}
+
+// UploadRequest starts a multipart upload.
+type UploadRequest struct {
+	Bucket, Key       string
+	Meta              ObjectMeta
+	Owner             string // principal id
+	ChecksumAlgorithm string // "" when the client named none
+	ChecksumType      string // "", COMPOSITE or FULL_OBJECT
+}
+
+// UploadInfo describes an open upload.
+type UploadInfo struct {
+	ID                string
+	Bucket, Key       string
+	Owner             string
+	Initiated         time.Time
+	ChecksumAlgorithm string
+	ChecksumType      string
+	StorageClass      string
+}
+
+// PartRequest writes one part.
+type PartRequest struct {
+	Bucket, Key, UploadID string
+	Number                int
+	Source                arena.Source
+	Seal                  Seal
+}
+
+// CopyPartRequest fills a part from a range of an object.
+type CopyPartRequest struct {
+	SourceBucket, SourceKey string
+	SourceIf                Conditions
+	Off, Len                int64 // Len < 0: the whole object
+	Bucket, Key, UploadID   string
+	Number                  int
+}
+
+// CompletePart is one entry of a CompleteMultipartUpload body.
+type CompletePart struct {
+	Number    int
+	ETag      string     // quotes allowed
+	Checksums []Checksum // as given by the client; compared when not empty
+}
+
+// CompleteRequest ends an upload. Repeating a request that succeeded answers the same again.
+type CompleteRequest struct {
+	Bucket, Key, UploadID string
+	Parts                 []CompletePart
+	If                    Conditions
+	Checksums             []Checksum // of the whole object, as declared; verified
+	ChecksumType          string     // "" when not given
+	ObjectSize            int64      // x-amz-mp-object-size; < 0 when not given
+}
+
+// ListRequest asks for one page of a listing in key order.
+type ListRequest struct {
+	Bucket     string
+	Prefix     string
+	Delimiter  string
+	StartAfter string // first key is > this; a common prefix that is ≤ this is not repeated
+	Limit      int    // entries and common prefixes together, 0..1000
+}
+
+// ListPage is one page at one snapshot.
+type ListPage struct {
+	Objects   []ObjectInfo // Meta and Parts are not filled
+	Prefixes  []string
+	Truncated bool
+	Last      string // StartAfter of the next page
+}
+
+// UploadListRequest asks for a page of open uploads, ordered by key and then by upload id.
+type UploadListRequest struct {
+	Bucket, Prefix, Delimiter string
+	KeyMarker, UploadIDMarker string
+	Limit                     int
+}
+
+// UploadListPage is one page of open uploads.
+type UploadListPage struct {
+	Uploads                           []UploadInfo
+	Prefixes                          []string
+	Truncated                         bool
+	NextKeyMarker, NextUploadIDMarker string
+}
+
+// PartListPage is one page of an upload's parts.
+type PartListPage struct {
+	Upload    UploadInfo
+	Parts     []PartInfo
+	Truncated bool
+	Next      int // part-number-marker of the next page
+}

@@ -1,0 +1,79 @@
+// Package token reads and writes RDMA tokens, the serialised grants that clients send in the header
+// x-amz-rdma-token, in every grammar of docs/wire.md.
+//
+// Called by: gateway (parse), fabrics (use), client (format).
+//
+// Invariants:
+//  1. Parse never panics and accepts nothing whose window wraps around or is larger than MaxWindow.
+//  2. A Descriptor prints redacted through fmt and slog; only Encode yields the secret text.
+//
+// What it does not do: access to memory, sessions.
+package token
+
+import (
+	"errors"
+	"log/slog"
+)
+
+// MaxWindow is the largest window of one request: 4 GiB − 1, since the size field of the DC grammar
+// has 32 bits.
+const MaxWindow = 1<<32 - 1
+
+// MaxTokenBytes bounds the header value: the longest grammar with a suffix has 140 characters.
+const MaxTokenBytes = 512
+
+// ErrInvalid says that the text is in no grammar; it answers 400 InvalidRDMAToken.
+var ErrInvalid = errors.New("token: not a valid RDMA token")
+
+// Kind tells the grammars apart.
+type Kind int
+
+// Kinds of token.
+const (
+	DC      Kind = iota + 1 // seven hex fields of a DC target (cuObject wire)
+	RC                      // rc:<session>:<addr>:<size>:<rkey>
+	HipObj                  // 88 hex characters
+	Session                 // ps1:<fabric>:<session>:<region>:<offset>:<size>
+)
+
+// Descriptor is a parsed token: one window of client memory. Which fields count depends on Kind.
+type Descriptor struct {
+	Kind   Kind
+	Fabric string // Session: "shm", "tcp" or "rc"
+
+	SessionID [16]byte // RC and Session
+	Region    uint64   // Session: id of a region announced on the session
+	Addr      uint64   // first byte of the window: a virtual address, or an offset into Region
+	Size      int64    // window length in bytes
+
+	RKey   uint32   // DC, RC, HipObj
+	LID    uint16   // DC, HipObj
+	QPN    uint32   // DC: the target's DCT number; HipObj: its QPN
+	HasGID bool     // DC
+	GID    [16]byte // DC, HipObj: raw bytes in order
+	Port   uint8    // HipObj
+	HipRC  bool     // HipObj: transport field says RC
+}
+
+// String is redacted: the kind, the fabric and the size.
+func (d Descriptor) String() string { return "token(" + d.kindName() + ",redacted)" }
+
+// GoString is redacted like String.
+func (d Descriptor) GoString() string { return d.String() }
+
+// LogValue is redacted like String.
+func (d Descriptor) LogValue() slog.Value { return slog.StringValue(d.String()) }
+
+func (d Descriptor) kindName() string {
+	switch d.Kind {
+	case DC:
+		return "dc"
+	case RC:
+		return "rc"
+	case HipObj:
+		return "hipobj"
+	case Session:
+		return "ps1-" + d.Fabric
+	}
+	return "none"
+}

@@ -1,0 +1,54 @@
+# Verbs of the repository. `make help` lists them. CGO stays off: no C compiler is needed, except by
+# `make race`.
+SHELL := /bin/bash
+GO ?= go
+export CGO_ENABLED ?= 0
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+.PHONY: help
+help: ## list the verbs
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## build bin/penstock
+	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/penstock ./cmd/penstock
+
+.PHONY: test
+test: ## unit, conformance, model and short crash tests
+	$(GO) test -timeout 20m ./...
+
+.PHONY: race
+race: ## the same under the race detector, short forms (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race -short -timeout 30m ./...
+
+.PHONY: lint
+lint: ## formatting, vet, staticcheck, generated files up to date, arm64 builds
+	@out=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$out" ] || { echo "not formatted:"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	GOARCH=arm64 $(GO) build ./...
+	GOARCH=arm64 $(GO) vet ./...
+
+.PHONY: generate
+generate: ## write the generated files again
+	$(GO) generate ./...
+
+FUZZTIME ?= 30s
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (default 30s each)
+	@set -e; for pkg in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; done
+
+.PHONY: demo
+demo: build ## one node, a real tree up and back over shm, tcp and HTTP, every byte compared
+	./bin/penstock demo
+
+.PHONY: bench
+bench: build ## the bounds of docs/performance.md; records bench/results/, exits 1 when one is missed
+	./bin/penstock bench --profile gate --record bench/results
+
+.PHONY: nightly
+nightly: ## long forms: crash images, kill -9 rounds, model runs
+	PENSTOCK_TEST_LONG=1 $(GO) test -timeout 4h -count=1 ./...

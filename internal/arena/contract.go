@@ -9,6 +9,10 @@ import (
 // reason arena-busy or answered 503 SlowDown; nothing is wrong with the data.
 var ErrBusy = errors.New("arena: no buffer free within the wait limit")
 
+// ErrMapped says that mapped client memory could not be written: it faulted, or is gone. It is the
+// client's doing, and no drive is to blame.
+var ErrMapped = errors.New("arena: mapped client memory faulted")
+
 // Sink is the destination of one answer's payload: positions 0..L of exactly the bytes asked for.
 //
 // One goroutine calls a Sink at a time. Positions are delivered in ascending order without gaps,
@@ -30,14 +34,21 @@ type Sink interface {
 }
 
 // Mapper is an optional ability of a Sink: the destination is mapped memory, into which an engine
-// may read directly. Map returns the n bytes at position off of the answer. The memory is client
-// memory: it may change, or fault (SIGBUS), at any time; passes over it run under
-// debug.SetPanicOnFault and bytes that fail verification there are re-read into the arena before
-// a drive is blamed. Written reports that [off, off+n) now holds verified bytes; bytes mapped but
-// not reported count as not delivered.
+// may read directly. The memory is client memory: it may change, or fault (SIGBUS, EFAULT), at any
+// time; passes over it run under debug.SetPanicOnFault and bytes that fail verification there are
+// re-read into the arena, and delivered from there, before a drive is blamed.
+//
+// Both methods may be called by several goroutines at once, for disjoint ranges.
 type Mapper interface {
+	// Map returns the n bytes at position off of the answer. Every Map that succeeded is balanced by
+	// exactly one Unmap of the same range.
 	Map(off int64, n int) ([]byte, error)
-	Written(off int64, n int)
+
+	// Unmap says that no operation on the range is under way any more and none will follow. With
+	// verified, the range holds verified bytes; otherwise its bytes count as not delivered (yet). It
+	// may come after the engine's Read has returned, when a device read hung: until then the
+	// memory must stay mapped, or be replaced by other memory at the same address.
+	Unmap(off int64, n int, verified bool)
 }
 
 // Source is the origin of a payload of known size.
@@ -52,33 +63,3 @@ type Source interface {
 	// source that ends early or carries more than Size returns an error other than io.EOF.
 	Next(ctx context.Context) (Buffer, error)
 }
-
-// SectionSink returns a view of s that starts at position base. Its Done does nothing: the owner
-// of s calls s.Done. The view is a Mapper exactly when s is one.
-func SectionSink(s Sink, base int64) Sink {
-	if m, ok := s.(Mapper); ok {
-		return mappedSection{section{s, base}, m}
-	}
-	return section{s, base}
-}
-
-type section struct {
-	sink Sink
-	base int64
-}
-
-func (s section) Alloc(ctx context.Context) (Buffer, error) { return s.sink.Alloc(ctx) }
-
-func (s section) Deliver(ctx context.Context, off int64, b Buffer) error {
-	return s.sink.Deliver(ctx, s.base+off, b)
-}
-
-func (section) Done(context.Context) error { return nil }
-
-type mappedSection struct {
-	section
-	mapper Mapper
-}
-
-func (s mappedSection) Map(off int64, n int) ([]byte, error) { return s.mapper.Map(s.base+off, n) }
-func (s mappedSection) Written(off int64, n int)             { s.mapper.Written(s.base+off, n) }

@@ -90,9 +90,16 @@ type Remote interface {
 }
 
 // Mapper is an optional ability of a Remote: the window is mapped into this process. The memory is
-// the client's: see arena.Mapper.
+// the client's: see arena.Mapper. Both methods may be called by several goroutines.
 type Mapper interface {
+	// Map returns the n bytes at off of the window. Every Map that succeeded is balanced by exactly
+	// one Unmap of the same range. After Close it returns an error.
 	Map(off, n int64) ([]byte, error)
+	// Unmap says that no operation on the range is under way any more. Close waits for the Unmaps
+	// that are due until the deadline; then a device read hangs in the range: Close replaces the
+	// range by other memory at the same address (so that a late copy lands there), fences the
+	// session, and keeps that address range taken until the Unmap comes.
+	Unmap(off, n int64)
 }
 
 // Rail is one way out of this node (a NIC port; the host itself for shm).

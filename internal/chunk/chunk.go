@@ -16,6 +16,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 
 	"github.com/penstock-store/penstock/internal/arena"
 )
@@ -31,6 +32,9 @@ var (
 	ErrCorrupt = errors.New("chunk: stored bytes fail verification")
 	// ErrNoSpace says that no drive has room beyond its reserve. Nothing was stored.
 	ErrNoSpace = errors.New("chunk: no space left beyond the reserve")
+	// ErrSize says that a source's size is outside 1..MaxBytes or not what it yields, or that a range
+	// is not inside the chunk. It is the caller's mistake.
+	ErrSize = errors.New("chunk: size or range out of bounds")
 	// ErrUnavailable says that too few drives are writable or readable now.
 	ErrUnavailable = errors.New("chunk: too few drives available")
 )
@@ -66,6 +70,14 @@ type Ref struct {
 // Range selects [Off, Off+Len) of a chunk's payload, within [0, Length].
 type Range struct {
 	Off, Len int64
+}
+
+// Check tells whether the range lies inside a payload of length bytes. Errors: ErrSize.
+func (r Range) Check(length int64) error {
+	if r.Off < 0 || r.Len < 0 || r.Off > length || r.Len > length-r.Off {
+		return fmt.Errorf("range [%d, +%d) of %d bytes: %w", r.Off, r.Len, length, ErrSize)
+	}
+	return nil
 }
 
 // Health is what Verify found.

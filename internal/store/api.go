@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"github.com/penstock-store/penstock/internal/arena"
@@ -40,8 +41,9 @@ type ObjectInfo struct {
 	Modified    time.Time
 	Meta        ObjectMeta
 	CRC64NVME   uint64     // of the whole payload; always known
-	Checksums   []Checksum // what the client declared and was verified
-	Parts       []PartInfo // ascending by number; empty unless made by a multipart upload
+	Checksums   []Checksum // of the whole payload: declared by the client and verified, or asked for
+	PartCount   int        // 0 unless made by a multipart upload
+	Part        *PartInfo  // the part that OpenRequest.Part selected; nil otherwise
 }
 
 // PartInfo is one part of an upload or of a completed object.
@@ -80,6 +82,42 @@ type Digest struct {
 // aborts the write, nothing is stored.
 type Seal func(ctx context.Context, p Payload) (Digest, error)
 
+// OpenRequest names an object to read, or a part of it.
+type OpenRequest struct {
+	Bucket, Key string
+	If          Conditions
+
+	// Part selects one part by its number; 0 means the whole object. Of an object that was not made
+	// by a multipart upload, part 1 is the whole of it. ErrNoSuchPart for others.
+	Part int
+
+	// Range chooses what to read once the size is known: size is that of the selected part, or of
+	// the object, and off is relative to its start. nil means all of it. It is called again when the
+	// object was replaced while it was being opened. Its error is Open's error. Stat ignores it.
+	Range func(info *ObjectInfo, size int64) (off, n int64, err error)
+}
+
+// DeleteRequest removes an object. In DeleteMany, Bucket is ignored.
+type DeleteRequest struct {
+	Bucket, Key string
+	If          Conditions
+}
+
+// ListBucketsRequest asks for one page of buckets in name order.
+type ListBucketsRequest struct {
+	Owner  string // principal id; "" means everybody's
+	Prefix string
+	After  string // first name is > this
+	Limit  int    // 0 means MaxListLimit
+}
+
+// BucketPage is one page of buckets.
+type BucketPage struct {
+	Buckets   []BucketInfo
+	Truncated bool
+	Last      string // After of the next page
+}
+
 // PutRequest writes an object in one piece.
 type PutRequest struct {
 	Bucket, Key string
@@ -97,6 +135,12 @@ type CopyRequest struct {
 	If                      Conditions
 	Replace                 bool       // take Meta instead of the source's
 	Meta                    ObjectMeta // with Replace
+
+	// Hash, if not nil, is given every payload byte in order before Seal is called; Seal then names
+	// the ETag and checksums. Without Seal the store keeps the ETag and the whole-object checksums of
+	// a source that was written in one piece, and computes an MD5 ETag otherwise.
+	Hash io.Writer
+	Seal Seal
 }
 
 // UploadRequest starts a multipart upload.
@@ -131,9 +175,12 @@ type PartRequest struct {
 type CopyPartRequest struct {
 	SourceBucket, SourceKey string
 	SourceIf                Conditions
-	Off, Len                int64 // Len < 0: the whole object
+	Off, Len                int64 // Len < 0: from Off to the end; ErrRange when outside of the object
 	Bucket, Key, UploadID   string
 	Number                  int
+
+	Hash io.Writer // as in CopyRequest
+	Seal Seal      // nil: an MD5 ETag
 }
 
 // CompletePart is one entry of a CompleteMultipartUpload body.
@@ -143,14 +190,21 @@ type CompletePart struct {
 	Checksums []Checksum // as given by the client; compared when not empty
 }
 
-// CompleteRequest ends an upload. Repeating a request that succeeded answers the same again.
+// CompleteSeal names the checksums of a completed object: COMPOSITE values are made from the parts' values,
+// FULL_OBJECT ones are combined from them; the store knows neither algorithm (package s3 does).
+// It runs inside the transaction, possibly several times: it must be quick and without effect, and
+// must not keep parts. The ETag is the store's. CRC64NVME of the whole is in p and always stored.
+type CompleteSeal func(u UploadInfo, parts []PartInfo, p Payload) ([]Checksum, error)
+
+// CompleteRequest ends an upload. Repeating a request that succeeded answers the same again, for
+// CompletedKept.
 type CompleteRequest struct {
 	Bucket, Key, UploadID string
 	Parts                 []CompletePart
 	If                    Conditions
-	Checksums             []Checksum // of the whole object, as declared; verified
-	ChecksumType          string     // "" when not given
+	Checksums             []Checksum // of the whole object, as declared; compared with Seal's and CRC64NVME
 	ObjectSize            int64      // x-amz-mp-object-size; < 0 when not given
+	Seal                  CompleteSeal
 }
 
 // ListRequest asks for one page of a listing in key order.
@@ -159,12 +213,12 @@ type ListRequest struct {
 	Prefix     string
 	Delimiter  string
 	StartAfter string // first key is > this; a common prefix that is ≤ this is not repeated
-	Limit      int    // entries and common prefixes together, 0..1000
+	Limit      int    // entries and common prefixes together; more than MaxListLimit means that
 }
 
 // ListPage is one page at one snapshot.
 type ListPage struct {
-	Objects   []ObjectInfo // Meta and Parts are not filled
+	Objects   []ObjectInfo // of Meta only StorageClass is filled
 	Prefixes  []string
 	Truncated bool
 	Last      string // StartAfter of the next page
@@ -183,6 +237,13 @@ type UploadListPage struct {
 	Prefixes                          []string
 	Truncated                         bool
 	NextKeyMarker, NextUploadIDMarker string
+}
+
+// PartListRequest asks for a page of an upload's parts.
+type PartListRequest struct {
+	Bucket, Key, UploadID string
+	After                 int // first part number is > this
+	Limit                 int
 }
 
 // PartListPage is one page of an upload's parts.

@@ -36,6 +36,9 @@ var (
 	ErrTooLarge = errors.New("kv: size limit exceeded")
 	// ErrClosed says that the engine is closed, or that a sync failed and it accepts no more writes.
 	ErrClosed = errors.New("kv: engine closed")
+	// ErrUnavailable says that the engine cannot accept writes for now (its disk is full, its
+	// server away). Nothing was written. Reads may go on, and a later try may succeed.
+	ErrUnavailable = errors.New("kv: engine unavailable for writes")
 )
 
 // LockMode is how Tx.Lock holds a key until the end of the transaction.
@@ -47,7 +50,7 @@ const (
 	Exclusive
 )
 
-// Reader reads a consistent state.
+// Reader reads a consistent state. A Get or Scan ends early with the error of ctx when that ends.
 type Reader interface {
 	// Get returns the value, which the caller may keep but not change, or ErrNotFound.
 	Get(ctx context.Context, key []byte) ([]byte, error)
@@ -63,7 +66,9 @@ type Next struct {
 	Seek []byte // if not nil, go on at the first key ≥ Seek, which must be > the current key
 }
 
-// Tx is one try of a transaction. It reads its own writes. Not for concurrent use.
+// Tx is one try of a transaction. It reads its own writes. Not for concurrent use. Once a call has
+// returned an error other than ErrNotFound, or fn of a Scan one of its own, fn should return it;
+// after ErrTooLarge or a lost conflict the transaction cannot commit.
 type Tx interface {
 	Reader
 	Put(key, value []byte) error
@@ -75,7 +80,8 @@ type Tx interface {
 	Lock(ctx context.Context, key []byte, mode LockMode) error
 }
 
-// Snap is a consistent, durable state. Close it.
+// Snap is a consistent, durable state, for any number of concurrent readers. Close it after them.
+// It may be closed after its engine.
 type Snap interface {
 	Reader
 	Close() error
@@ -84,10 +90,15 @@ type Snap interface {
 // Engine is an ordered transactional KV.
 type Engine interface {
 	// Txn runs fn and commits. If fn returns an error nothing is written and the error is
-	// returned. Conflicts are retried up to a limit, then ErrConflict.
+	// returned. Conflicts are retried up to a limit, then ErrConflict. No commit starts after ctx
+	// has ended; one that has started is waited for, so an error of ctx means: nothing written.
+	// ErrClosed may mean that the outcome of a commit under way is unknown.
 	Txn(ctx context.Context, fn func(Tx) error) error
+	// Snapshot returns a state that holds every transaction whose Txn had returned nil before.
 	Snapshot(ctx context.Context) (Snap, error)
 	Limits() Limits
+	// Close ends waiting for locks, waits for calls under way and closes. Later calls of anything
+	// but Close return ErrClosed.
 	Close() error
 }
 

@@ -1,0 +1,26 @@
+package pebble
+
+import (
+	"log/slog"
+
+	"github.com/penstock-store/penstock/internal/vfs"
+)
+
+// DefaultCacheBytes is the block cache when Config says nothing: small beside the gateway's other
+// memory, enough for the index and filter blocks of some ten million keys.
+const DefaultCacheBytes = 64 << 20
+
+// Config says how to open an engine.
+type Config struct {
+	// FS holds the files; Dir is the engine's own directory in it, created when missing.
+	FS  vfs.FS
+	Dir string
+	// CacheBytes bounds the cache of uncompressed blocks. 0 means DefaultCacheBytes. Up to 128 MiB
+	// of unflushed writes come on top of it.
+	CacheBytes int64
+	// Logger gets the engine's events. nil discards them.
+	Logger *slog.Logger
+	// OnFatal is called once, with the cause, when the engine stops accepting writes by itself.
+	// It must return soon and must not call the engine. nil is allowed.
+	OnFatal func(error)
+}

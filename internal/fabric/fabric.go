@@ -21,6 +21,7 @@ package fabric
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -47,6 +48,10 @@ var (
 	ErrNotSupported = errors.New("fabric: not supported on this machine")
 	// ErrRegion says that an announced region is refused (size, type, seals, sparse).
 	ErrRegion = errors.New("fabric: region refused")
+	// ErrUnsupportedToken is an ErrNoFabric: object requests never take tokens of this grammar.
+	ErrUnsupportedToken = fmt.Errorf("%w: kind of token not supported", ErrNoFabric)
+	// ErrTooLarge says that more bytes would be moved than the window has: decline, reason too-large.
+	ErrTooLarge = errors.New("fabric: more bytes than the window has")
 )
 
 // Direction of a transfer, named by the S3 operation.
@@ -64,14 +69,15 @@ type Grant struct {
 	Peer      netip.AddrPort // HTTP peer
 	Direction Direction
 	Bytes     int64     // L: bytes that will be moved, ≤ window size; nothing beyond is touched
-	Deadline  time.Time // no byte of client memory is touched later
+	Deadline  time.Time // no byte of client memory is touched later, whether Close was called or not
 }
 
 // Fabric is one way to reach client memory.
 type Fabric interface {
 	Name() string
 	// Open checks the descriptor against the fabric's sessions and returns the window. The window
-	// is pinned until Remote.Close. Errors: ErrNoSession, ErrNotGranted, ErrWindow, ErrLimit.
+	// is pinned until Remote.Close, which must be called exactly once. Client memory is not touched
+	// yet. Errors: ErrNoSession, ErrNotGranted, ErrWindow, ErrTooLarge, ErrLimit.
 	Open(ctx context.Context, d token.Descriptor, g Grant) (Remote, error)
 	Rails() []Rail
 	Close() error
@@ -82,15 +88,27 @@ type Fabric interface {
 // when the operation is complete as far as the initiator sees (the buffers may then be reused);
 // Close is what makes it complete for the client.
 type Remote interface {
+	// Size is Grant.Bytes: the part of the window that this request may touch.
 	Size() int64
+	// Write moves the bytes of src, one after another, to off. Errors: ErrTransfer (outside the
+	// window, memory fault, peer), ErrFenced (deadline, revocation, peer gone), ctx's error.
 	Write(ctx context.Context, off int64, src ...arena.Buffer) error
+	// Read fills the views of dst, one after another, from off. Errors as Write's.
 	Read(ctx context.Context, off int64, dst ...arena.Buffer) error
-	// Close drains and unpins. An error means that the transfer must not be reported as done.
+	// Close drains and unpins. An error means that the transfer must not be reported as done:
+	// ErrFenced when the session was cut off before, ErrTransfer when the client disowned it.
 	Close() error
 }
 
+// Aborter is an optional ability of a Remote: Abort tells the client, at Close, that the bytes are
+// not complete, because the server gives the request up. Without it the answer alone says so.
+type Aborter interface{ Abort() }
+
 // Mapper is an optional ability of a Remote: the window is mapped into this process. The memory is
 // the client's: see arena.Mapper. Both methods may be called by several goroutines.
+//
+// Only buffered device reads may target the range: O_DIRECT pins the client's pages themselves, and
+// such a read could not be cut off.
 type Mapper interface {
 	// Map returns the n bytes at off of the window. Every Map that succeeded is balanced by exactly
 	// one Unmap of the same range. After Close it returns an error.
@@ -104,10 +122,12 @@ type Mapper interface {
 
 // Rail is one way out of this node (a NIC port; the host itself for shm).
 type Rail struct {
-	Fabric string
-	Name   string // "host", or the listen address
-	Up     bool
-	Reason string // why it is not up
+	Fabric  string
+	Name    string // "host", or the listen address
+	Network string // of the data connection: "unix", "tcp"
+	Address string // where clients connect; "@name" is an abstract Unix socket
+	Up      bool
+	Reason  string // why it is not up
 }
 
 // SessionOpener is what a fabric with sessions offers to the control plane.
@@ -121,8 +141,26 @@ type SessionOpener interface {
 
 // SessionOffer goes to the client once, over the authenticated control plane.
 type SessionOffer struct {
+	Fabric  string
 	ID      [16]byte
-	Secret  [32]byte // proves the data connection; used once
-	Network string   // "unix" or "tcp"
+	Secret  token.Secret // proves the data connections
+	Network string       // "unix" or "tcp"
 	Address string
+	Expires time.Time // when the offer lapses without a data connection
+}
+
+// Reason is the word for x-penstock-rdma-reason when err means that RDMA is declined (501); ok is
+// false when err is not a decline but an S3 error of its own.
+func Reason(err error) (reason string, ok bool) {
+	switch {
+	case errors.Is(err, ErrNoSession):
+		return "no-session", true
+	case errors.Is(err, ErrUnsupportedToken):
+		return "unsupported-token", true
+	case errors.Is(err, ErrNoFabric), errors.Is(err, ErrNotSupported):
+		return "no-rail", true
+	case errors.Is(err, ErrTooLarge):
+		return "too-large", true
+	}
+	return "", false
 }

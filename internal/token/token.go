@@ -12,6 +12,8 @@ package token
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 )
 
@@ -42,7 +44,7 @@ type Descriptor struct {
 	Fabric string // Session: "shm", "tcp" or "rc"
 
 	SessionID [16]byte // RC and Session
-	Region    uint64   // Session: id of a region announced on the session
+	Region    uint64   // Session: low 32 bits name a region of the session, high 32 bits are the request's tag
 	Addr      uint64   // first byte of the window: a virtual address, or an offset into Region
 	Size      int64    // window length in bytes
 
@@ -55,14 +57,20 @@ type Descriptor struct {
 	HipRC  bool     // HipObj: transport field says RC
 }
 
-// String is redacted: the kind, the fabric and the size.
+// String is redacted: kind and fabric only. Size, addresses and keys are part of the grant.
 func (d Descriptor) String() string { return "token(" + d.kindName() + ",redacted)" }
 
 // GoString is redacted like String.
 func (d Descriptor) GoString() string { return d.String() }
 
+// Format is redacted for every verb, since %d or %x would otherwise print the fields.
+func (d Descriptor) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, d.String()) }
+
 // LogValue is redacted like String.
 func (d Descriptor) LogValue() slog.Value { return slog.StringValue(d.String()) }
+
+// MarshalText is redacted too: slog's JSON output marshals values that sit inside others.
+func (d Descriptor) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 func (d Descriptor) kindName() string {
 	switch d.Kind {

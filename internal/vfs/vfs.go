@@ -7,7 +7,7 @@
 //  1. Bytes written are durable only after Sync of that file returned nil. After a failed Sync the
 //     state of all writes since the last good one is undefined for ever.
 //  2. A created, renamed or removed name is durable only after SyncDir of its directory.
-//  3. WriteAt on a Direct file needs offset, length and memory aligned to Alignment.
+//  3. WriteAt and ReadAt on a Direct file need offset, length and memory aligned to Alignment.
 //
 // What it does not do: caching, retries.
 package vfs
@@ -73,6 +73,37 @@ type Space struct {
 // SpaceReporter is an optional ability of an FS.
 type SpaceReporter interface {
 	Space(dir string) (Space, error)
+}
+
+// Reserver is an optional ability of a File: Reserve allocates space for [off, off+n) and leaves
+// the size alone, so that later appends neither fail for space nor fragment.
+type Reserver interface {
+	Reserve(off, n int64) error
+}
+
+// Flusher is an optional ability of a File: Flush starts writing [off, off+n) back without waiting
+// and promises nothing about durability. It smooths what a later Sync has to do.
+type Flusher interface {
+	Flush(off, n int64) error
+}
+
+// Descriptor is an optional ability of a File: the file descriptor below, for advice to the
+// kernel. It is valid until Close.
+type Descriptor interface {
+	Fd() uintptr
+}
+
+// DiskBytes is an optional ability of a File: the space that its blocks take, which is less than
+// its size after Punch. Unit: bytes.
+type DiskBytes interface {
+	DiskBytes() (int64, error)
+}
+
+// UnsyncedDropper is an optional ability of a File on a simulated FS: the kernel met an I/O error
+// while writing back. A seeded subset of the bytes written since the last Sync is on the medium,
+// the others are not, and all of them count as clean, so that no later Sync writes them.
+type UnsyncedDropper interface {
+	DropUnsynced(seed uint64)
 }
 
 // File is an open file, safe for concurrent ReadAt and WriteAt of disjoint ranges.

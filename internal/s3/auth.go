@@ -2,7 +2,11 @@ package s3
 
 import (
 	"context"
+	"crypto/sha256"
+	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -20,6 +24,15 @@ type Request struct {
 // Credentials are what a client signs with.
 type Credentials struct{ AccessKey, SecretKey, SessionToken string }
 
+// String shows the access key only.
+func (c Credentials) String() string { return "credentials of " + c.AccessKey }
+
+// GoString shows the access key only.
+func (c Credentials) GoString() string { return c.String() }
+
+// LogValue shows the access key only.
+func (c Credentials) LogValue() slog.Value { return slog.StringValue(c.String()) }
+
 // Secret is what a server knows of an access key. SessionToken and Expires are set for temporary
 // keys only.
 type Secret struct {
@@ -29,24 +42,19 @@ type Secret struct {
 	Expires      time.Time
 }
 
+// String shows the principal only.
+func (s Secret) String() string { return "secret of " + s.Principal }
+
+// GoString shows the principal only.
+func (s Secret) GoString() string { return s.String() }
+
+// LogValue shows the principal only.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
 // Lookup finds the secret of an access key. known is false for a key that does not exist or is
-// disabled; an error means that the answer could not be found out.
+// disabled; an error means that the answer could not be found out. It is called once per request
+// and should be a map look-up.
 type Lookup func(ctx context.Context, accessKey string) (secret Secret, known bool, err error)
-
-// VerifierConfig configures a Verifier.
-type VerifierConfig struct {
-	Lookup  Lookup
-	Regions []string         // accepted beside us-east-1; the first one is named in refusals
-	Now     func() time.Time // nil: time.Now
-}
-
-// Verifier checks SigV4 signatures. It is safe for concurrent use.
-type Verifier struct {
-	lookup  Lookup
-	regions []string
-	now     func() time.Time
-	keys    *keyCache
-}
 
 // Identity is who signed a request and what the signature covers.
 type Identity struct {
@@ -55,20 +63,34 @@ type Identity struct {
 	Time                 time.Time // of the signature
 	Presigned            bool
 	SignedHeaders        []string // lower case, sorted
-	PayloadHash          string   // x-amz-content-sha256 as signed
+	PayloadHash          string   // x-amz-content-sha256 as signed; UNSIGNED-PAYLOAD when a presigned URL names none
+
+	// Hoisted are x-amz-* parameters of a presigned query that stand for headers. They are signed.
+	// ApplyHoisted adds them to the headers of the request. A hoisted RDMA header is not among them: a
+	// URL is no place for a capability.
+	Hoisted http.Header
 
 	chain chain
 }
 
-// Signer signs requests of a client. It is safe for concurrent use.
-type Signer struct{ keys *keyCache }
+// chain is what the signatures of chunks go on from.
+type chain struct {
+	key         [sha256.Size]byte
+	date, scope string
+	seed        [2 * sha256.Size]byte
+}
 
-// SignOptions are the arguments of Sign and Presign beside the request.
-type SignOptions struct {
-	Credentials Credentials
-	Region      string
-	Service     string // "": s3
-	Time        time.Time
-	PayloadHash string        // "": UNSIGNED-PAYLOAD
-	Expires     time.Duration // Presign only, 1 s to 7 days
+// Signed says whether the signature covers the header.
+func (id *Identity) Signed(header string) bool {
+	_, ok := slices.BinarySearch(id.SignedHeaders, strings.ToLower(header))
+	return ok
+}
+
+// ApplyHoisted adds hoisted headers that the request does not have itself.
+func (id *Identity) ApplyHoisted(h http.Header) {
+	for name, values := range id.Hoisted {
+		if _, ok := h[name]; !ok {
+			h[name] = values
+		}
+	}
 }

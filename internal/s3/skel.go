@@ -1,35 +1,9 @@
 package s3
 
 import (
-	"context"
 	"io"
 	"net/http"
-	"net/url"
 )
-
-type keyCache struct{}
-type chain struct{}
-
-// FromHTTP takes what a signature covers from a request received by net/http.
-func FromHTTP(r *http.Request) Request { return Request{} }
-
-// NewVerifier returns a Verifier.
-func NewVerifier(c VerifierConfig) *Verifier { return &Verifier{} }
-
-// Verify checks the signature of a request, in its header or its query. The error is an *Error.
-func (v *Verifier) Verify(ctx context.Context, r *Request) (*Identity, error) { return nil, nil }
-
-// Signed says whether the signature covers the header.
-func (id *Identity) Signed(header string) bool { return false }
-
-// NewSigner returns a Signer.
-func NewSigner() *Signer { return &Signer{} }
-
-// Sign sets X-Amz-Date, X-Amz-Content-Sha256, X-Amz-Security-Token and Authorization on r.
-func (s *Signer) Sign(r *http.Request, o SignOptions) error { return nil }
-
-// Presign returns the URL of r with the signature in its query. Headers of r that are signed must be sent as they are.
-func (s *Signer) Presign(r *http.Request, o SignOptions) (*url.URL, error) { return nil, nil }
 
 // PayloadMode is how the body of a request is encoded and signed.
 type PayloadMode uint8

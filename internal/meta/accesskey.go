@@ -3,11 +3,16 @@ package meta
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/penstock-store/penstock/internal/meta/kv"
+	"github.com/penstock-store/penstock/internal/meta/metapb"
 )
+
+// MaxAccessKeyBytes is the longest access key id: AWS's are 16 to 128 characters.
+const MaxAccessKeyBytes = 128
 
 // Secret is a secret access key. It prints redacted; convert it to a string to use it.
 type Secret string
@@ -31,17 +36,62 @@ type AccessKey struct {
 }
 
 // PutAccessKey stores a key durably, replacing one of the same id.
-func PutAccessKey(ctx context.Context, e kv.Engine, k AccessKey) error { return errors.ErrUnsupported }
+func PutAccessKey(ctx context.Context, e kv.Engine, k AccessKey) error {
+	if len(k.ID) == 0 || len(k.ID) > MaxAccessKeyBytes {
+		return fmt.Errorf("meta: access key id of %d bytes: %w", len(k.ID), kv.ErrTooLarge)
+	}
+	return e.Txn(ctx, func(tx kv.Tx) error {
+		return put(tx, accessKeyKey(k.ID), &metapb.AccessKey{
+			Secret: string(k.Secret), Principal: k.Principal,
+			CreatedNs: k.Created.UnixNano(), Description: k.Description,
+		})
+	})
+}
 
 // GetAccessKey returns a key, or an error that wraps kv.ErrNotFound.
 func GetAccessKey(ctx context.Context, e kv.Engine, id string) (AccessKey, error) {
-	return AccessKey{}, errors.ErrUnsupported
+	s, err := e.Snapshot(ctx)
+	if err != nil {
+		return AccessKey{}, err
+	}
+	record, err := get[metapb.AccessKey](ctx, s, accessKeyKey(id))
+	if err = errors.Join(err, s.Close()); err != nil {
+		return AccessKey{}, fmt.Errorf("meta: get access key: %w", err)
+	}
+	return accessKeyOf(id, record), nil
+}
+
+func accessKeyOf(id string, r *metapb.AccessKey) AccessKey {
+	return AccessKey{
+		ID: id, Secret: Secret(r.Secret), Principal: r.Principal,
+		Created: time.Unix(0, r.CreatedNs).UTC(), Description: r.Description,
+	}
 }
 
 // ListAccessKeys returns all keys, ascending by id.
 func ListAccessKeys(ctx context.Context, e kv.Engine) ([]AccessKey, error) {
-	return nil, errors.ErrUnsupported
+	s, err := e.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var keys []AccessKey
+	from, to := family(tagAccessKey)
+	err = s.Scan(ctx, from, to, func(key, value []byte) (kv.Next, error) {
+		record, err := decode[metapb.AccessKey](value)
+		if err == nil {
+			keys = append(keys, accessKeyOf(string(key[1:]), record))
+		}
+		return kv.Next{}, err
+	})
+	return keys, errors.Join(err, s.Close())
 }
 
 // DeleteAccessKey removes a key durably, or returns an error that wraps kv.ErrNotFound.
-func DeleteAccessKey(ctx context.Context, e kv.Engine, id string) error { return errors.ErrUnsupported }
+func DeleteAccessKey(ctx context.Context, e kv.Engine, id string) error {
+	return e.Txn(ctx, func(tx kv.Tx) error {
+		if _, err := tx.Get(ctx, accessKeyKey(id)); err != nil {
+			return fmt.Errorf("meta: delete access key: %w", err)
+		}
+		return tx.Delete(accessKeyKey(id))
+	})
+}

@@ -161,7 +161,9 @@ func (s *Store) Complete(ctx context.Context, r CompleteRequest) (ObjectInfo, er
 }
 
 // Abort ends an upload and discards its parts. ErrNoSuchUpload when it is not open.
-func (s *Store) Abort(ctx context.Context, bucket, key, id string) error { return errors.ErrUnsupported }
+func (s *Store) Abort(ctx context.Context, bucket, key, id string) error {
+	return errors.ErrUnsupported
+}
 
 // ListParts returns one page of an open upload's parts.
 func (s *Store) ListParts(ctx context.Context, r PartListRequest) (PartListPage, error) {

@@ -220,6 +220,16 @@ func (r *Reservation) Alloc(ctx context.Context) (Buffer, error) {
 	}
 }
 
+// TryAlloc takes a buffer of the reservation if one is back, without waiting.
+func (r *Reservation) TryAlloc() (Buffer, bool) {
+	select {
+	case p := <-r.free:
+		return p.hand(), true
+	default:
+		return Buffer{}, false
+	}
+}
+
 // Close gives the buffers back to the share; those still out follow when they are released. Alloc
 // must not be called afterwards. Closing twice does nothing.
 func (r *Reservation) Close() {

@@ -131,18 +131,7 @@ func move(ctx context.Context, p []byte, off int64, dst arena.Sink) error {
 			return nil
 		}
 	}
-	for len(p) > 0 {
-		b, err := dst.Alloc(ctx)
-		if err != nil {
-			return err
-		}
-		n := copy(b.Bytes(), p)
-		if err := dst.Deliver(ctx, off, b.Slice(0, n)); err != nil {
-			return err
-		}
-		p, off = p[n:], off+int64(n)
-	}
-	return nil
+	return arena.DeliverBytes(ctx, dst, off, p)
 }
 
 func (e *Engine) look(ref chunk.Ref) (payload []byte, blocks []uint64, err error) {

@@ -35,12 +35,15 @@ type AccessKey struct {
 	Description string
 }
 
-// PutAccessKey stores a key durably, replacing one of the same id.
-func PutAccessKey(ctx context.Context, e kv.Engine, k AccessKey) error {
+// AccessKeys is where access keys are kept.
+type AccessKeys struct{ KV kv.Engine }
+
+// Put stores a key durably, replacing one of the same id.
+func (a AccessKeys) Put(ctx context.Context, k AccessKey) error {
 	if len(k.ID) == 0 || len(k.ID) > MaxAccessKeyBytes {
 		return fmt.Errorf("meta: access key id of %d bytes: %w", len(k.ID), kv.ErrTooLarge)
 	}
-	return e.Txn(ctx, func(tx kv.Tx) error {
+	return a.KV.Txn(ctx, func(tx kv.Tx) error {
 		return put(tx, accessKeyKey(k.ID), &metapb.AccessKey{
 			Secret: string(k.Secret), Principal: k.Principal,
 			CreatedNs: k.Created.UnixNano(), Description: k.Description,
@@ -48,9 +51,9 @@ func PutAccessKey(ctx context.Context, e kv.Engine, k AccessKey) error {
 	})
 }
 
-// GetAccessKey returns a key, or an error that wraps kv.ErrNotFound.
-func GetAccessKey(ctx context.Context, e kv.Engine, id string) (AccessKey, error) {
-	s, err := e.Snapshot(ctx)
+// Get returns a key, or an error that wraps ErrNotFound.
+func (a AccessKeys) Get(ctx context.Context, id string) (AccessKey, error) {
+	s, err := a.KV.Snapshot(ctx)
 	if err != nil {
 		return AccessKey{}, err
 	}
@@ -68,9 +71,9 @@ func accessKeyOf(id string, r *metapb.AccessKey) AccessKey {
 	}
 }
 
-// ListAccessKeys returns all keys, ascending by id.
-func ListAccessKeys(ctx context.Context, e kv.Engine) ([]AccessKey, error) {
-	s, err := e.Snapshot(ctx)
+// List returns all keys, ascending by id.
+func (a AccessKeys) List(ctx context.Context) ([]AccessKey, error) {
+	s, err := a.KV.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -86,9 +89,9 @@ func ListAccessKeys(ctx context.Context, e kv.Engine) ([]AccessKey, error) {
 	return keys, errors.Join(err, s.Close())
 }
 
-// DeleteAccessKey removes a key durably, or returns an error that wraps kv.ErrNotFound.
-func DeleteAccessKey(ctx context.Context, e kv.Engine, id string) error {
-	return e.Txn(ctx, func(tx kv.Tx) error {
+// Delete removes a key durably, or returns an error that wraps ErrNotFound.
+func (a AccessKeys) Delete(ctx context.Context, id string) error {
+	return a.KV.Txn(ctx, func(tx kv.Tx) error {
 		if _, err := tx.Get(ctx, accessKeyKey(id)); err != nil {
 			return fmt.Errorf("meta: delete access key: %w", err)
 		}

@@ -44,6 +44,8 @@ const (
 )
 
 var (
+	// ErrNotFound says that there is no such record. It is kv.ErrNotFound.
+	ErrNotFound = kv.ErrNotFound
 	// ErrCorrupt says that a record or a key cannot be read.
 	ErrCorrupt = errors.New("meta: record is malformed")
 	// ErrFormat says that the metadata have a layout that this binary does not know.

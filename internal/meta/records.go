@@ -3,6 +3,7 @@ package meta
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/penstock-store/penstock/internal/meta/kv"
@@ -194,12 +195,18 @@ func PutPart(tx kv.Tx, upload ID, number int, p Part) error {
 // DeletePart removes the record of a part.
 func DeletePart(tx kv.Tx, upload ID, number int) error { return tx.Delete(partKey(upload, number)) }
 
-// ScanParts calls fn for the parts of an upload with numbers in [first, last], ascending. Part.Inline
+// Numbers is an inclusive range of part numbers.
+type Numbers struct{ First, Last int }
+
+// AllNumbers holds every number that a part can have.
+func AllNumbers() Numbers { return Numbers{0, math.MaxUint16 - 1} }
+
+// ScanParts calls fn for the parts of an upload that have one of the numbers, ascending. Part.Inline
 // is valid only during the call.
 func ScanParts(
-	ctx context.Context, r kv.Reader, upload ID, first, last int, fn func(int, Part) (kv.Next, error),
+	ctx context.Context, r kv.Reader, upload ID, n Numbers, fn func(int, Part) (kv.Next, error),
 ) error {
-	return r.Scan(ctx, partKey(upload, first), partKey(upload, last+1), func(key, value []byte) (kv.Next, error) {
+	return r.Scan(ctx, partKey(upload, n.First), partKey(upload, n.Last+1), func(key, value []byte) (kv.Next, error) {
 		if len(key) != 19 {
 			return kv.Next{}, fmt.Errorf("meta: part key of %d bytes: %w", len(key), ErrCorrupt)
 		}

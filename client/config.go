@@ -1,0 +1,159 @@
+package client
+
+import (
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"time"
+)
+
+// Fabric is a preference for the path of payloads.
+type Fabric string
+
+// Preferences. Auto takes shm when the node runs on this host, tcp otherwise.
+const (
+	Auto Fabric = "auto"
+	SHM  Fabric = "shm"
+	TCP  Fabric = "tcp"
+	HTTP Fabric = "http"
+)
+
+// Limits of a client, each with its reason.
+const (
+	// DefaultPartBytes is the length of the parallel ranges and parts that a large transfer is cut
+	// into: the longest chunk of a node, so that a part is one chunk.
+	DefaultPartBytes = 64 << 20
+	// DefaultMultipartBytes is the payload length above which PutFrom and PutReader use multipart
+	// uploads: below it one request is faster than three.
+	DefaultMultipartBytes = 128 << 20
+	// DefaultConcurrency is the number of parts or ranges in flight per call: four fill a 100 Gb/s
+	// line at 64 MiB each, and two cores.
+	DefaultConcurrency = 4
+	// DefaultTransferTimeout bounds one fabric request: what 4 GiB need at 100 MB/s, with margin.
+	DefaultTransferTimeout = 60 * time.Second
+	// MaxTransferTimeout is the longest deadline that a node grants.
+	MaxTransferTimeout = 300 * time.Second
+	// DefaultMaxAttempts bounds the tries of one request: more only prolongs an outage.
+	DefaultMaxAttempts = 4
+	// MinPartBytes is S3's lower limit of all parts but the last.
+	MinPartBytes = 5 << 20
+	// MaxParts is S3's limit of parts in one upload.
+	MaxParts = 10000
+
+	answerGrace     = 2 * time.Second  // how long after the deadline an answer may still arrive
+	fenceTimeout    = 10 * time.Second // a node drains by its deadline; without an ack the region is abandoned
+	sessionTimeout  = 10 * time.Second // opening a session: two signed requests and a dial
+	maxRetryAfter   = 30 * time.Second // a longer Retry-After is not waited for
+	baseBackoff     = 50 * time.Millisecond
+	maxBackoff      = 2 * time.Second
+	maxIdleConns    = 64 // kept per node: as many as a busy batch has in flight
+	idleConnTimeout = 60 * time.Second
+	socketBuffer    = 256 << 10 // of the HTTP writer; reads bypass theirs when they are larger
+)
+
+// Credentials sign requests.
+type Credentials struct {
+	AccessKey    string
+	SecretKey    string
+	SessionToken string // optional
+}
+
+// String hides the secrets.
+func (c Credentials) String() string { return "credentials(" + c.AccessKey + ",redacted)" }
+
+// GoString hides the secrets.
+func (c Credentials) GoString() string { return c.String() }
+
+// LogValue hides the secrets.
+func (c Credentials) LogValue() slog.Value { return slog.StringValue(c.String()) }
+
+// Config says where the node is and how payloads travel. The zero value takes everything from the
+// environment: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION,
+// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN.
+type Config struct {
+	Endpoint    string      // http://host:port; path-style requests go below it
+	AWSRegion   string      // default us-east-1
+	Credentials Credentials // static
+
+	// Fabric is Auto when empty. With SHM or TCP no other fabric is tried.
+	Fabric Fabric
+	// AllowHTTPFallback lets HTTP carry a payload that the fabric declined. The Result says so.
+	AllowHTTPFallback bool
+
+	PartBytes       int64         // default DefaultPartBytes, at least MinPartBytes
+	MultipartBytes  int64         // default DefaultMultipartBytes
+	Concurrency     int           // default DefaultConcurrency
+	MaxAttempts     int           // default DefaultMaxAttempts; 1 never retries
+	TransferTimeout time.Duration // of one fabric request; default DefaultTransferTimeout
+	Logger          *slog.Logger  // sessions opened, fenced, lost; default: discard
+}
+
+func firstOf(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// resolved fills what is empty and checks the rest.
+func (c Config) resolved() (Config, *url.URL, error) {
+	c.Endpoint = firstOf(c.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"))
+	c.AWSRegion = firstOf(c.AWSRegion, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
+	if c.Credentials == (Credentials{}) {
+		c.Credentials = Credentials{
+			AccessKey:    os.Getenv("AWS_ACCESS_KEY_ID"),
+			SecretKey:    os.Getenv("AWS_SECRET_ACCESS_KEY"),
+			SessionToken: os.Getenv("AWS_SESSION_TOKEN"),
+		}
+	}
+	c.Fabric = Fabric(firstOf(string(c.Fabric), string(Auto)))
+	c.PartBytes = orDefault(c.PartBytes, DefaultPartBytes)
+	c.MultipartBytes = orDefault(c.MultipartBytes, DefaultMultipartBytes)
+	c.Concurrency = orDefault(c.Concurrency, DefaultConcurrency)
+	c.MaxAttempts = orDefault(c.MaxAttempts, DefaultMaxAttempts)
+	c.TransferTimeout = orDefault(c.TransferTimeout, DefaultTransferTimeout)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	u, err := c.check()
+	return c, u, err
+}
+
+func (c Config) check() (*url.URL, error) {
+	if c.Endpoint == "" {
+		return nil, fmt.Errorf("%w: no endpoint: set AWS_ENDPOINT_URL", ErrConfig)
+	}
+	u, err := url.Parse(c.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("%w: endpoint: %w", ErrConfig, err)
+	}
+	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" {
+		return nil, fmt.Errorf("%w: endpoint %q is not http(s)://host[:port]", ErrConfig, c.Endpoint)
+	}
+	switch c.Fabric {
+	case Auto, SHM, TCP, HTTP:
+	default:
+		return nil, fmt.Errorf("%w: fabric %q is not auto, shm, tcp or http", ErrConfig, c.Fabric)
+	}
+	if c.Credentials.AccessKey == "" || c.Credentials.SecretKey == "" {
+		return nil, fmt.Errorf("%w: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", ErrConfig)
+	}
+	if c.PartBytes < MinPartBytes {
+		return nil, fmt.Errorf("%w: part length %d is below %d", ErrConfig, c.PartBytes, MinPartBytes)
+	}
+	if c.TransferTimeout < 0 || c.TransferTimeout > MaxTransferTimeout {
+		return nil, fmt.Errorf("%w: transfer timeout %v is not within 0..%v", ErrConfig,
+			c.TransferTimeout, MaxTransferTimeout)
+	}
+	return u, nil
+}
+
+func orDefault[T int | int64 | time.Duration](v, d T) T {
+	if v == 0 {
+		return d
+	}
+	return v
+}

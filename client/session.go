@@ -1,0 +1,361 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/penstock-store/penstock/client/target"
+	"github.com/penstock-store/penstock/internal/frame"
+)
+
+// reopenDelay is how long a fabric that could not be opened is left alone: without it every request
+// would pay a failed attempt.
+const reopenDelay = 5 * time.Second
+
+// conn is a session's data connections. target.Conn is the one; tests have others.
+type conn interface {
+	Announce(ctx context.Context, m *target.Memory) (announced, error)
+	Fence(ctx context.Context) error
+	Done() <-chan struct{}
+}
+
+// announced is a region on a conn.
+type announced interface {
+	Grant(off, n int64, d target.Direction) (grant, error)
+	Forget(ctx context.Context) error
+}
+
+// grant lets one request use one window.
+type grant interface {
+	Token() string
+	End() error
+}
+
+type targetConn struct{ *target.Conn }
+
+func (t targetConn) Announce(ctx context.Context, m *target.Memory) (announced, error) {
+	r, err := t.Conn.Register(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return targetRegion{t.Conn, r}, nil
+}
+
+type targetRegion struct {
+	conn   *target.Conn
+	region *target.Region
+}
+
+func (t targetRegion) Grant(off, n int64, d target.Direction) (grant, error) {
+	g, err := t.conn.Expect(t.region, off, n, d)
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+func (t targetRegion) Forget(ctx context.Context) error { return t.region.Forget(ctx) }
+
+func dialTarget(ctx context.Context, offer frame.SessionReply) (conn, error) {
+	tc, err := target.Dial(ctx, offer, target.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return targetConn{tc}, nil
+}
+
+// session is one client–node relation over one fabric.
+type session struct {
+	name   string // fabric
+	conn   conn
+	limits frame.ControlLimits
+	slot   *slot
+
+	once     sync.Once
+	fenced   chan struct{} // closed when fenceErr is final
+	fenceErr error
+}
+
+// over tells whether the session has ended or is being fenced.
+func (s *session) over() bool {
+	select {
+	case <-s.conn.Done():
+		return true
+	case <-s.fenced:
+		return true
+	default:
+		return false
+	}
+}
+
+// fence ends the session and returns when late access to its regions is impossible (nil), or when
+// the node did not acknowledge that in time. Requests in flight on the session fail or are declined;
+// later ones get another session. Concurrent callers wait for one fence.
+func (s *session) fence() error {
+	s.once.Do(func() {
+		s.slot.drop(s)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), fenceTimeout)
+			defer cancel()
+			s.fenceErr = s.conn.Fence(ctx)
+			s.slot.set.client.cfg.Logger.Info("session fenced", "fabric", s.name, "acknowledged", s.fenceErr == nil)
+			close(s.fenced)
+		}()
+	})
+	<-s.fenced
+	return s.fenceErr
+}
+
+// forget ends a session that the node does not know any more.
+func (s *session) forget() { _ = s.fence() } // without an ack the target abandons the memory by itself
+
+// slot holds the current session of one fabric.
+type slot struct {
+	set  *fabricSet
+	name string
+	turn chan struct{} // one opener at a time; capacity 1
+
+	mu      sync.Mutex
+	current *session
+	reason  string
+	cause   error
+	retryAt time.Time
+}
+
+func (s *slot) drop(old *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == old {
+		s.current = nil
+	}
+}
+
+// peek returns the live session, or the reason why there will be none for now; ok is false when one
+// should be opened.
+func (s *slot) peek(now time.Time) (sess *session, refused *DeclinedError, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != nil && !s.current.over() {
+		return s.current, nil, true
+	}
+	s.current = nil
+	if now.Before(s.retryAt) {
+		return nil, &DeclinedError{Reason: s.reason, Cause: s.cause}, true
+	}
+	return nil, nil, false
+}
+
+// get returns the slot's session, opening one when there is none.
+func (s *slot) get(ctx context.Context) (*session, *DeclinedError) {
+	if sess, refused, ok := s.peek(time.Now()); ok {
+		return sess, refused
+	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, &DeclinedError{Reason: ReasonNoSession, Cause: ctx.Err()}
+	}
+	if sess, refused, ok := s.peek(time.Now()); ok {
+		return sess, refused
+	}
+	openCtx, cancel := context.WithTimeout(ctx, sessionTimeout)
+	defer cancel()
+	sess, refused := s.open(openCtx)
+	if refused != nil && ctx.Err() != nil {
+		return nil, refused // says nothing about the node
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused != nil {
+		s.reason, s.cause, s.retryAt = refused.Reason, refused.Cause, time.Now().Add(reopenDelay)
+		s.set.client.cfg.Logger.Info("fabric not usable", "fabric", s.name, "reason", refused.Reason)
+		return nil, refused
+	}
+	s.current = sess
+	s.set.client.cfg.Logger.Debug("session opened", "fabric", s.name)
+	return sess, nil
+}
+
+// open asks the control plane and dials.
+func (s *slot) open(ctx context.Context) (*session, *DeclinedError) {
+	info, err := s.set.client.NodeInfo(ctx)
+	if err != nil {
+		return nil, &DeclinedError{Reason: ReasonNoFabric, Cause: err}
+	}
+	if reason := usable(info, s.name, LocalHostID()); reason != "" {
+		return nil, &DeclinedError{Reason: reason}
+	}
+	offer, err := s.set.client.offer(ctx, s.name)
+	if err != nil {
+		return nil, &DeclinedError{Reason: ReasonNoSession, Cause: err}
+	}
+	cn, err := s.set.dial(ctx, offer)
+	if err != nil {
+		return nil, &DeclinedError{Reason: ReasonNoSession, Cause: err}
+	}
+	return &session{name: s.name, conn: cn, limits: info.Limits, slot: s, fenced: make(chan struct{})}, nil
+}
+
+// Reasons of usable, beside ReasonNoFabric.
+const (
+	ReasonOtherHost = "other-host"  // shm needs client and node on one host
+	ReasonDown      = "fabric-down" // the node says that the fabric is not up
+)
+
+// usable tells why a fabric of the node cannot be used from the host; empty when it can.
+func usable(info NodeInfo, fabric, host string) string {
+	for _, f := range info.Fabrics {
+		switch {
+		case f.Name != fabric:
+			continue
+		case !f.Up:
+			return firstOf(f.Reason, ReasonDown)
+		case fabric == PathSHM && (host == "" || info.Host != host):
+			return ReasonOtherHost
+		}
+		return ""
+	}
+	return ReasonNoFabric
+}
+
+// NodeInfo is what a node says about its fabrics.
+type NodeInfo = frame.NodeInfo
+
+// NodeInfo asks the node for its fabrics, addresses, limits and ids. Errors: *Error, also when the
+// endpoint is another kind of server.
+func (c *Client) NodeInfo(ctx context.Context) (NodeInfo, error) {
+	resp, err := c.control(ctx, http.MethodGet, frame.ControlPath, nil)
+	if err != nil {
+		return NodeInfo{}, fmt.Errorf("client: ask for fabrics: %w", err)
+	}
+	defer resp.Body.Close()
+	info, err := frame.DecodeNodeInfo(resp.Body)
+	if err != nil {
+		return NodeInfo{}, fmt.Errorf("client: ask for fabrics: %w", err)
+	}
+	return info, nil
+}
+
+func (c *Client) offer(ctx context.Context, fabric string) (frame.SessionReply, error) {
+	body, err := json.Marshal(frame.SessionRequest{Fabric: fabric})
+	if err != nil {
+		return frame.SessionReply{}, fmt.Errorf("client: open session: %w", err)
+	}
+	resp, err := c.control(ctx, http.MethodPost, frame.SessionsPath, body)
+	if err != nil {
+		return frame.SessionReply{}, fmt.Errorf("client: open session: %w", err)
+	}
+	defer resp.Body.Close()
+	offer, err := frame.DecodeSessionReply(resp.Body)
+	if err != nil {
+		return frame.SessionReply{}, fmt.Errorf("client: open session: %w", err)
+	}
+	if offer.Fabric != fabric {
+		return frame.SessionReply{}, fmt.Errorf("%w: session of fabric %q, asked for %q",
+			ErrProtocol, offer.Fabric, fabric)
+	}
+	return offer, nil
+}
+
+// control sends one signed request of the control plane; the answer is 2xx.
+func (c *Client) control(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	resp, err := c.exchange(ctx, &call{method: method, path: path, body: body,
+		header: http.Header{"Content-Type": {"application/json"}}})
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return nil, readError(resp)
+	}
+	return resp, nil
+}
+
+// LocalHostID identifies this host as nodes do; empty when the host has no ids to derive it from.
+func LocalHostID() string {
+	machine, err1 := os.ReadFile("/etc/machine-id")
+	boot, err2 := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err1 != nil && err2 != nil {
+		return ""
+	}
+	return frame.HostID(machine, boot)
+}
+
+// fabricSet holds the slots in order of preference.
+type fabricSet struct {
+	client *Client
+	dial   func(context.Context, frame.SessionReply) (conn, error)
+	slots  []*slot
+}
+
+func (f *fabricSet) init(c *Client) {
+	f.client, f.dial = c, dialTarget
+	names := []string{PathSHM, PathTCP}
+	switch c.cfg.Fabric {
+	case SHM:
+		names = names[:1]
+	case TCP:
+		names = names[1:]
+	case HTTP:
+		names = nil
+	}
+	for _, name := range names {
+		f.slots = append(f.slots, &slot{set: f, name: name, turn: make(chan struct{}, 1)})
+	}
+}
+
+func (f *fabricSet) close(ctx context.Context) error {
+	var errs []error
+	for _, s := range f.slots {
+		select {
+		case s.turn <- struct{}{}: // no opener is under way, and none comes after closing
+		case <-ctx.Done():
+			errs = append(errs, ctx.Err())
+			continue
+		}
+		s.mu.Lock()
+		current := s.current
+		s.mu.Unlock()
+		if current != nil && !current.over() {
+			errs = append(errs, current.fence())
+		}
+		<-s.turn
+	}
+	return errors.Join(errs...)
+}
+
+// lease is a region on a live session.
+type lease struct {
+	session *session
+	at      announced
+}
+
+func (l *lease) fabric() string { return l.session.name }
+
+// lease finds the first fabric that can reach the region. Without one it returns why.
+func (f *fabricSet) lease(ctx context.Context, r *Region) (*lease, *DeclinedError) {
+	refused := &DeclinedError{Reason: ReasonConfigured}
+	for _, s := range f.slots {
+		sess, why := s.get(ctx)
+		if why != nil {
+			refused = why
+			continue
+		}
+		at, err := r.on(ctx, sess)
+		if err != nil {
+			refused = &DeclinedError{Reason: ReasonRegion, Cause: err}
+			if sess.over() {
+				refused.Reason = ReasonNoSession
+			}
+			continue
+		}
+		return &lease{session: sess, at: at}, nil
+	}
+	return nil, refused
+}

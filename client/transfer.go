@@ -1,0 +1,152 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-store/penstock/client/target"
+)
+
+// transfer is one part of a GET or PUT: how to move it either way.
+type transfer struct {
+	region   *Region
+	byFabric func(context.Context, *lease) (Result, verdict, error)
+	byHTTP   func(context.Context) (Result, error)
+	once     bool // must not be repeated when it may have taken effect
+}
+
+// run moves the part, with a bounded number of attempts. The Result's Reason is filled.
+func (c *Client) run(ctx context.Context, t transfer) (Result, error) {
+	for attempt := 1; ; attempt++ {
+		res, err := c.attempt(ctx, t)
+		if err == nil {
+			return res, nil
+		}
+		if ctx.Err() != nil || attempt >= c.cfg.MaxAttempts || !repeatable(err, t.once) {
+			return Result{}, err
+		}
+		if waitErr := backoff(ctx, attempt, err); waitErr != nil {
+			return Result{}, errors.Join(err, waitErr)
+		}
+	}
+}
+
+// attempt tries the fabric once and, where that is declined and allowed, HTTP once.
+func (c *Client) attempt(ctx context.Context, t transfer) (Result, error) {
+	if t.region.Abandoned() {
+		return Result{}, ErrRegionAbandoned
+	}
+	l, refused := c.fabrics.lease(ctx, t.region)
+	if l != nil {
+		res, v, err := t.byFabric(ctx, l)
+		switch {
+		case v.outcome == outcomeBroken:
+			// The answer cannot be trusted, so neither can its claim that the transfer is over.
+			return Result{}, c.quarantine(t.region, l.session, v.err)
+		case err != nil:
+			return Result{}, err
+		case v.outcome == outcomeDone:
+			return res, nil
+		}
+		refused = &DeclinedError{Reason: v.reason}
+		if v.reason == ReasonNoSession {
+			l.session.forget()
+		}
+	}
+	if ctx.Err() != nil {
+		return Result{}, errors.Join(refused, ctx.Err())
+	}
+	if c.cfg.Fabric != HTTP && !c.cfg.AllowHTTPFallback {
+		return Result{}, refused
+	}
+	res, err := t.byHTTP(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	res.Reason = refused.Reason
+	return res, nil
+}
+
+// quarantine fences the session after a request on it ended without a trustworthy answer. It
+// returns cause, joined with ErrRegionAbandoned when the fence was not acknowledged.
+func (c *Client) quarantine(r *Region, s *session, cause error) error {
+	if err := s.fence(); err != nil {
+		r.abandon()
+		return fmt.Errorf("%w: %w: %w", ErrRegionAbandoned, cause, err)
+	}
+	return cause
+}
+
+// exchange sends the call with a fresh token for the window. When it returns, the window is safe:
+// the request was answered, was never sent, or its session is fenced (or else the region is
+// abandoned, and the error says so).
+func (l *lease) exchange(ctx context.Context, c *Client, w Window, k *call) (*http.Response, error) {
+	direction := target.ForGet
+	if k.method == http.MethodPut {
+		direction = target.ForPut
+	}
+	g, err := l.at.Grant(w.Offset, w.Bytes, direction)
+	if err != nil {
+		return nil, fmt.Errorf("client: grant window: %w", err)
+	}
+	limit := l.deadline(ctx, c)
+	reqCtx, cancel := context.WithTimeout(ctx, limit+answerGrace)
+	defer cancel() // answers to tokens have no body but errors, which are read before
+
+	var sent atomic.Bool
+	traced := httptrace.WithClientTrace(reqCtx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { sent.Store(true) },
+	})
+	k.fabric = true
+	if k.header == nil {
+		k.header = http.Header{}
+	}
+	k.header.Set(headerToken, g.Token())
+	k.header.Set(headerDeadlineMS, strconv.FormatInt(limit.Milliseconds(), 10))
+	resp, err := c.exchange(traced, k)
+	if err == nil {
+		resp = buffered(resp)
+	}
+	endErr := g.End()
+	switch {
+	case err == nil && endErr == nil:
+		return resp, nil
+	case err == nil:
+		// Answered while the transfer was still under way: the answer was not true.
+		return nil, c.quarantine(w.Region, l.session, fmt.Errorf("%w: answered before its transfer ended: %w",
+			ErrProtocol, endErr))
+	case !sent.Load():
+		return nil, err
+	}
+	return nil, c.quarantine(w.Region, l.session, fmt.Errorf("%w: %w", ErrNoAnswer, err))
+}
+
+// deadline is the time the server gets: the configured one, cut by the context's and the node's.
+func (l *lease) deadline(ctx context.Context, c *Client) time.Duration {
+	limit := c.cfg.TransferTimeout
+	if most := time.Duration(l.session.limits.MaxDeadlineMillis) * time.Millisecond; most > 0 {
+		limit = min(limit, most)
+	}
+	if at, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(at))
+	}
+	return max(limit, time.Millisecond)
+}
+
+// buffered replaces the answer's body by what of it fits into an error document, so that nothing of
+// the request is left open. The answer itself has arrived with its headers: a body that breaks off
+// changes nothing about it.
+func buffered(resp *http.Response) *http.Response {
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	_ = resp.Body.Close()
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return resp
+}

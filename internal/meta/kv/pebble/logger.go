@@ -1,0 +1,53 @@
+package pebble
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	pdb "github.com/cockroachdb/pebble/v2"
+)
+
+// logger takes what Pebble logs. Pebble calls Fatalf when it cannot go on and expects it not to
+// return; here it ends the engine instead of the process.
+type logger struct {
+	log     *slog.Logger
+	failure *failure
+}
+
+var _ pdb.Logger = logger{}
+
+// Infof implements pebble.Logger.
+func (l logger) Infof(format string, args ...any) {
+	if l.log.Enabled(context.Background(), slog.LevelDebug) {
+		l.log.Debug("pebble event", slog.String("event", fmt.Sprintf(format, args...)))
+	}
+}
+
+// Errorf implements pebble.Logger.
+func (l logger) Errorf(format string, args ...any) {
+	l.log.Error("pebble error", slog.String("event", fmt.Sprintf(format, args...)))
+}
+
+// Fatalf implements pebble.Logger.
+func (l logger) Fatalf(format string, args ...any) {
+	err := fmt.Errorf("pebble: fatal: %s", fmt.Sprintf(format, args...))
+	l.log.Error("pebble fatal error", slog.Any("error", err))
+	l.failure.set(err, failAll)
+}
+
+// events are those that an operator should see.
+func (l logger) events() *pdb.EventListener {
+	return &pdb.EventListener{
+		BackgroundError: func(err error) {
+			l.log.Warn("pebble background work ended with an error", slog.Any("error", err))
+		},
+		DataCorruption: func(info pdb.DataCorruptionInfo) {
+			l.log.Error("pebble found a corrupt file", slog.String("file", info.Path))
+		},
+		WriteStallBegin: func(info pdb.WriteStallBeginInfo) {
+			l.log.Warn("pebble stalls writes", slog.String("reason", info.Reason))
+		},
+		WriteStallEnd: func() { l.log.Info("pebble goes on with writes") },
+	}
+}

@@ -1,9 +1,6 @@
 package s3
 
-import (
-	"io"
-	"time"
-)
+import "time"
 
 // Namespace is the XML namespace of S3 answers.
 const Namespace = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -152,59 +149,3 @@ type ListUploadsResult struct {
 	Uploads                           []UploadEntry
 	Prefixes                          []string
 }
-
-// Marshal returns a message as an XML document with declaration and namespace.
-func Marshal(m Message) []byte { return nil }
-
-// DeleteRequest is the body of DeleteObjects.
-type DeleteRequest struct {
-	Quiet   bool
-	Objects []DeleteEntry
-}
-
-// DeleteEntry is one object to delete.
-type DeleteEntry struct {
-	Key, VersionID string
-	ETag           string // condition: "" not given
-	Size           int64  // condition: < 0 not given
-	Modified       time.Time
-}
-
-// CompletePart is one part of a CompleteRequest.
-type CompletePart struct {
-	Number    int
-	ETag      string // quotes removed
-	Checksums []Checksum
-}
-
-// CompleteRequest is the body of CompleteMultipartUpload.
-type CompleteRequest struct{ Parts []CompletePart }
-
-// ReadDelete reads a Delete body: 1 to 1000 objects.
-func ReadDelete(r io.Reader) (DeleteRequest, error) { return DeleteRequest{}, nil }
-
-// ReadComplete reads a CompleteMultipartUpload body: 1 to 10000 parts, ascending.
-func ReadComplete(r io.Reader) (CompleteRequest, error) { return CompleteRequest{}, nil }
-
-// ReadCreateBucket reads a CreateBucketConfiguration body; an empty body gives "".
-func ReadCreateBucket(r io.Reader) (awsRegion string, err error) { return "", nil }
-
-// ReadError reads an error answer, for clients. Status is that of the answer.
-func ReadError(status int, r io.Reader) *Error { return nil }
-
-// AppendXML appends the error document.
-func (e *Error) AppendXML(dst []byte) []byte { return dst }
-
-type xmlWriter struct{}
-
-func (ListBucketsResult) encode(*xmlWriter) {}
-func (ListResult) encode(*xmlWriter)        {}
-func (ListV2Result) encode(*xmlWriter)      {}
-func (LocationResult) encode(*xmlWriter)    {}
-func (DeleteResult) encode(*xmlWriter)      {}
-func (CopyObjectResult) encode(*xmlWriter)  {}
-func (CopyPartResult) encode(*xmlWriter)    {}
-func (InitiateResult) encode(*xmlWriter)    {}
-func (CompleteResult) encode(*xmlWriter)    {}
-func (ListPartsResult) encode(*xmlWriter)   {}
-func (ListUploadsResult) encode(*xmlWriter) {}

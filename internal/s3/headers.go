@@ -1,0 +1,158 @@
+package s3
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	// MaxUserMetadata is the sum of the bytes of all names (without x-amz-meta-) and values.
+	MaxUserMetadata = 2 << 10
+
+	maxTags          = 10
+	maxTagKeyRunes   = 128
+	maxTagValueRunes = 256
+	// maxTagging bounds the header: 10 tags of 384 runes, 4 bytes each, all escaped.
+	maxTagging = 64 << 10
+)
+
+// ParseTagging reads an x-amz-tagging header, which is encoded like a query.
+func ParseTagging(header string) (map[string]string, error) {
+	if len(header) > maxTagging {
+		return nil, New(InvalidTag, "The tagging header is too long.")
+	}
+	tags := make(map[string]string)
+	for item := range strings.SplitSeq(header, "&") {
+		if item == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(item, "=")
+		k, ok1 := unescape(name, true)
+		v, ok2 := unescape(value, true)
+		if !ok1 || !ok2 {
+			return nil, New(InvalidArgument, "The tagging header is not validly encoded.").
+				With("ArgumentName", "x-amz-tagging")
+		}
+		if err := checkTag(k, v); err != nil {
+			return nil, err
+		}
+		if _, twice := tags[k]; twice {
+			return nil, New(InvalidTag, "A tag key is given twice.").With("TagKey", k)
+		}
+		if tags[k] = v; len(tags) > maxTags {
+			return nil, New(BadRequest, "An object can have at most 10 tags.")
+		}
+	}
+	return tags, nil
+}
+
+func checkTag(k, v string) error {
+	switch {
+	case k == "" || utf8.RuneCountInString(k) > maxTagKeyRunes:
+		return New(InvalidTag, "A tag key must have 1 to 128 characters.").With("TagKey", k)
+	case utf8.RuneCountInString(v) > maxTagValueRunes:
+		return New(InvalidTag, "A tag value may have at most 256 characters.").With("TagKey", k)
+	case !isTagText(k) || !isTagText(v) || strings.HasPrefix(k, "aws:"):
+		return New(InvalidTag, "A tag has characters that are not allowed, or a reserved key.").With("TagKey", k)
+	}
+	return nil
+}
+
+func isTagText(s string) bool {
+	if !utf8.ValidString(s) {
+		return false
+	}
+	for _, r := range s {
+		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.IsSpace(r) && !strings.ContainsRune("+-=._:/@", r) {
+			return false
+		}
+	}
+	return true
+}
+
+// ParseUserMetadata reads x-amz-meta-* (lower-case names without the prefix), at most 2 KB. Values
+// are kept as they came, RFC 2047 words and bytes outside ASCII included.
+func ParseUserMetadata(h http.Header) (map[string]string, error) {
+	var meta map[string]string
+	total := 0
+	for name, values := range h {
+		const prefix = "x-amz-meta-"
+		if len(name) < len(prefix) || !strings.EqualFold(name[:len(prefix)], prefix) {
+			continue
+		}
+		key, value := strings.ToLower(name[len(prefix):]), strings.Join(values, ",")
+		if !isLowerToken(key) || !isFieldValue(value) {
+			return nil, New(InvalidArgument, "A user metadata header is not valid.").With("ArgumentName", strings.ToLower(name))
+		}
+		if total += len(key) + len(value); total > MaxUserMetadata {
+			return nil, New(MetadataTooLarge, "").With("MaxSizeAllowed", "2048")
+		}
+		if meta == nil {
+			meta = make(map[string]string)
+		}
+		meta[key] = value
+	}
+	return meta, nil
+}
+
+// ContentHeaders are the system metadata of an object that a client sets.
+type ContentHeaders struct {
+	ContentType, ContentEncoding, ContentDisposition, ContentLanguage, CacheControl, Expires string
+	WebsiteRedirect, StorageClass                                                            string
+}
+
+// ParseContentHeaders reads them; aws-chunked is dropped from Content-Encoding, and a storage class
+// must be one whose objects can be read at once.
+func ParseContentHeaders(h http.Header) (ContentHeaders, error) {
+	c := ContentHeaders{
+		ContentType:        h.Get("Content-Type"),
+		ContentEncoding:    StripAWSChunked(strings.Join(h["Content-Encoding"], ",")),
+		ContentDisposition: h.Get("Content-Disposition"),
+		ContentLanguage:    strings.Join(h["Content-Language"], ","),
+		CacheControl:       strings.Join(h["Cache-Control"], ","),
+		Expires:            h.Get("Expires"),
+		WebsiteRedirect:    h.Get("X-Amz-Website-Redirect-Location"),
+		StorageClass:       h.Get("X-Amz-Storage-Class"),
+	}
+	for _, v := range []string{c.ContentType, c.ContentEncoding, c.ContentDisposition, c.ContentLanguage,
+		c.CacheControl, c.Expires, c.WebsiteRedirect} {
+		if !isFieldValue(v) {
+			return ContentHeaders{}, New(InvalidArgument, "A content header has a control character.")
+		}
+	}
+	switch c.StorageClass {
+	case "", "STANDARD", "REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR":
+	default:
+		return ContentHeaders{}, New(InvalidStorageClass, "").With("StorageClassRequested", c.StorageClass)
+	}
+	if r := c.WebsiteRedirect; r != "" && !strings.HasPrefix(r, "/") &&
+		!strings.HasPrefix(r, "http://") && !strings.HasPrefix(r, "https://") {
+		return ContentHeaders{}, New(InvalidArgument, "The website redirect location must begin with /, http:// or https://.")
+	}
+	return c, nil
+}
+
+// ResponseOverrides reads response-content-type and its like from a query: canonical header name →
+// value.
+func ResponseOverrides(q url.Values) (map[string]string, error) {
+	var out map[string]string
+	for _, name := range []string{"Content-Type", "Content-Encoding", "Content-Disposition", "Content-Language",
+		"Cache-Control", "Expires"} {
+		values, ok := q["response-"+strings.ToLower(name)]
+		if !ok {
+			continue
+		}
+		if len(values) != 1 || !isFieldValue(values[0]) {
+			return nil, New(InvalidArgument, "A response header override is not valid.").
+				With("ArgumentName", "response-"+strings.ToLower(name))
+		}
+		if out == nil {
+			out = make(map[string]string)
+		}
+		out[name] = values[0]
+	}
+	return out, nil
+}

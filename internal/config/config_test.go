@@ -1,0 +1,198 @@
+package config_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/config"
+)
+
+func env(pairs ...string) func(string) string {
+	return func(name string) string {
+		for i := 0; i+1 < len(pairs); i += 2 {
+			if pairs[i] == name {
+				return pairs[i+1]
+			}
+		}
+		return ""
+	}
+}
+
+func flags(t *testing.T, args ...string) *config.Flags {
+	t.Helper()
+	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	f := config.RegisterFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestPrecedenceIsDefaultsFileFlags(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "penstock.yaml")
+	text := "data: /from/file\nhttp:\n  listen: 127.0.0.1:1\n  region: eu-west-1\n" +
+		"limits:\n  connections: 7\n  stall_timeout: 5s\nstorage:\n  reserve: 2GB\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(file, flags(t, "--listen=127.0.0.1:2", "--rdma-shm=false", "--domain", "a.test,b.test",
+		"--domain", "c.test", "--limits-min-rate", "1KiB"), env())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Data != "/from/file" || c.HTTP.Region != "eu-west-1" || c.Limits.Connections != 7 ||
+		c.Limits.StallTimeout != 5*time.Second || c.Storage.Reserve != 2e9 {
+		t.Errorf("the file's values are not there: %+v", c)
+	}
+	if c.HTTP.Listen != "127.0.0.1:2" || c.RDMA.Shm || c.Limits.MinRate != 1024 ||
+		!reflect.DeepEqual(c.HTTP.Domains, []string{"a.test", "b.test", "c.test"}) {
+		t.Errorf("the flags' values are not there: %+v", c)
+	}
+	if d := config.Default(); c.HTTP.AdminListen != d.HTTP.AdminListen || c.Limits.Requests != d.Limits.Requests {
+		t.Errorf("a default is gone: %+v", c)
+	}
+	if !reflect.DeepEqual(c.Drives, []string{"/from/file/drive"}) || c.RDMA.ShmSocket != "/from/file/fabric.sock" {
+		t.Errorf("derived values: drives %v, socket %q", c.Drives, c.RDMA.ShmSocket)
+	}
+}
+
+func TestMistakesAreErrors(t *testing.T) {
+	for name, text := range map[string]string{
+		"unknown key":        "data: /d\nlimits:\n  conections: 3\n",
+		"unknown section":    "data: /d\nhttpd: {}\n",
+		"wrong type":         "data: /d\nlimits:\n  connections: many\n",
+		"bad size":           "data: /d\nstorage:\n  reserve: 3 parsecs\n",
+		"negative size":      "data: /d\nstorage:\n  reserve: -1\n",
+		"overflowing size":   "data: /d\nstorage:\n  reserve: 9999999999GiB\n",
+		"bad duration":       "data: /d\nstorage:\n  grace: soon\n",
+		"two documents":      "data: /d\n---\ndata: /e\n",
+		"no data":            "http:\n  listen: 127.0.0.1:0\n",
+		"no port":            "data: /d\nhttp:\n  listen: localhost\n",
+		"header limit":       "data: /d\nlimits:\n  header_bytes: 4KiB\n",
+		"deadline over cap":  "data: /d\nrdma:\n  deadline: 9s\n",
+		"session deadline":   "data: /d\nrdma:\n  session_deadline: 301s\n",
+		"zero connections":   "data: /d\nlimits:\n  connections: 0\n",
+		"two drives":         "data: /d\ndrives: [/a, /b]\n",
+		"half of TLS":        "data: /d\nhttp:\n  tls_cert: x.pem\n",
+		"log level":          "data: /d\nlog:\n  level: loud\n",
+		"long socket path":   "data: /d\nrdma:\n  shm_socket: /" + strings.Repeat("x", 120) + "\n",
+		"credential in file": "data: /d\nroot:\n  secretkey: x\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "c.yaml")
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := config.Load(file, nil, nil); !errors.Is(err, config.ErrInvalid) {
+				t.Fatalf("got %v, want ErrInvalid", err)
+			}
+		})
+	}
+}
+
+func TestCredentialsComeInPairsAndAreRedacted(t *testing.T) {
+	f := flags(t, "--data=/d")
+	const secret = "correct-horse-battery"
+	if _, err := config.Load("", f, env(config.EnvRootAccessKey, "AK")); !errors.Is(err, config.ErrInvalid) {
+		t.Errorf("access key alone: %v", err)
+	}
+	short := env(config.EnvRootAccessKey, "AK", config.EnvRootSecretKey, "short")
+	if _, err := config.Load("", f, short); !errors.Is(err, config.ErrInvalid) {
+		t.Errorf("short secret: %v", err)
+	}
+	c, err := config.Load("", f, env(config.EnvRootAccessKey, "AK", config.EnvRootSecretKey, secret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Root.SecretKey != secret {
+		t.Fatal("the secret did not arrive")
+	}
+	var out strings.Builder
+	if err := c.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	out.WriteString(fmt.Sprintf("%v %+v %#v %s", c, c, c, c.Root))
+	if strings.Contains(out.String(), secret) {
+		t.Error("the secret is printed")
+	}
+}
+
+// TestPrintReadsBack: the oracle is Read itself.
+func TestPrintReadsBack(t *testing.T) {
+	f := flags(t, "--data=/d", "--storage-reserve=3GiB", "--rdma-deadline=4s", "--domain=x.test")
+	c, err := config.Load("", f, env())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := c.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	again := config.Config{}
+	if err := again.Read(strings.NewReader(out.String())); err != nil {
+		t.Fatalf("%v in\n%s", err, out.String())
+	}
+	if !reflect.DeepEqual(c, again) {
+		t.Errorf("printed and read again:\n%+v\nwas\n%+v", again, c)
+	}
+}
+
+// TestEveryKeyIsDocumented: the reference in docs/operations.md is the oracle, both ways.
+func TestEveryKeyIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range config.Keys() {
+		if k.Doc == "" {
+			t.Errorf("%s has no doc tag", k.Name)
+		}
+		row := fmt.Sprintf("| `%s` | `--%s` | %s | %s |", k.Name, k.Flag, code(k.Default), k.Doc)
+		if !strings.Contains(string(text), row+"\n") {
+			t.Errorf("docs/operations.md lacks the row\n%s", row)
+		}
+	}
+}
+
+func code(s string) string {
+	if s == "" {
+		return ""
+	}
+	return "`" + s + "`"
+}
+
+func TestBytes(t *testing.T) {
+	for text, want := range map[string]config.Bytes{
+		"0": 0, "512": 512, "1KiB": 1024, "1kB": 1000, "1 GB": 1e9, "3 GiB": 3 << 30, "7B": 7, "2TiB": 2 << 40,
+	} {
+		got, err := config.ParseBytes(text)
+		if err != nil || got != want {
+			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
+		}
+		again, err := config.ParseBytes(got.String())
+		if err != nil || again != got {
+			t.Errorf("%q prints as %q, which reads as %d, %v", text, got, again, err)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add("data: /d\nlimits:\n  connections: 7\n")
+	f.Add("a: &a [*a]\n")
+	f.Add("storage:\n  reserve: 1e9\n---\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		c := config.Default()
+		if err := c.Read(strings.NewReader(text)); err == nil {
+			_ = c.Validate()
+		}
+	})
+}

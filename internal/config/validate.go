@@ -1,0 +1,149 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Bounds of settings, each with its reason.
+const (
+	MinHeaderBytes  = 16 * KiB          // presigned URLs have above 4 KiB, metadata 2 KiB more
+	MaxHeaderBytes  = 1 * MiB           // above it the HTTP server itself refuses
+	MaxDeadline     = 8 * time.Second   // clients of the wire give up at 10 s and may reuse the memory
+	MaxSessionLimit = 300 * time.Second // sessions can be fenced, so they may ask for more
+	MinSegment      = 128 * MiB         // the largest chunk has 64 MiB, and a header and a footer
+	MinSecretBytes  = 16                // a shorter secret can be guessed from a captured signature
+)
+
+// fill sets what depends on other settings.
+func (c *Config) fill() {
+	if c.Data == "" {
+		return
+	}
+	if len(c.Drives) == 0 {
+		c.Drives = []string{filepath.Join(c.Data, "drive")}
+	}
+	c.RDMA.ShmSocket = cmp.Or(c.RDMA.ShmSocket, filepath.Join(c.Data, "fabric.sock"))
+}
+
+// Validate reports everything that is wrong, not only the first.
+func (c Config) Validate() error {
+	var errs []error
+	wrong := func(key, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: %s: %s", ErrInvalid, key, fmt.Sprintf(format, args...)))
+	}
+	if c.Data == "" {
+		wrong("data", "must be given")
+	}
+	if len(c.Drives) > 1 {
+		wrong("drives", "%d given, but this version stores on exactly one", len(c.Drives))
+	}
+	c.validateHTTP(wrong)
+	c.validateLimits(wrong)
+	c.validateRDMA(wrong)
+	if c.Storage.Segment < MinSegment {
+		wrong("storage.segment", "%v is below %v", c.Storage.Segment, MinSegment)
+	}
+	if c.Storage.Grace < 0 {
+		wrong("storage.grace", "is negative")
+	}
+	if c.Storage.KVCache < MiB || c.Storage.KVMemtable < MiB {
+		wrong("storage.kv_cache, storage.kv_memtable", "must be at least %v", MiB)
+	}
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
+		wrong("log.level", "%q is not debug, info, warn or error", c.Log.Level)
+	}
+	if !slices.Contains([]string{"text", "json"}, c.Log.Format) {
+		wrong("log.format", "%q is not text or json", c.Log.Format)
+	}
+	if (c.Root.AccessKey == "") != (c.Root.SecretKey == "") {
+		wrong("credentials", "%s and %s must be given together", EnvRootAccessKey, EnvRootSecretKey)
+	}
+	if s := c.Root.SecretKey; s != "" && len(s) < MinSecretBytes {
+		wrong("credentials", "%s is shorter than %d bytes", EnvRootSecretKey, MinSecretBytes)
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) validateHTTP(wrong func(key, format string, args ...any)) {
+	address := func(key, a string) {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			wrong(key, "%q is not host:port", a)
+		}
+	}
+	address("http.listen", c.HTTP.Listen)
+	if c.HTTP.AdminListen != "" {
+		address("http.admin_listen", c.HTTP.AdminListen)
+	}
+	if c.HTTP.Region == "" {
+		wrong("http.region", "is empty")
+	}
+	if (c.HTTP.TLSCert == "") != (c.HTTP.TLSKey == "") {
+		wrong("http.tls_cert, http.tls_key", "must be given together")
+	}
+	if c.RDMA.TCP {
+		address("rdma.tcp_listen", c.RDMA.TCPListen)
+	}
+	if c.RDMA.TCPAdvertise != "" {
+		address("rdma.tcp_advertise", c.RDMA.TCPAdvertise)
+	}
+}
+
+func (c Config) validateLimits(wrong func(key, format string, args ...any)) {
+	l := c.Limits
+	if l.HeaderBytes < MinHeaderBytes || l.HeaderBytes > MaxHeaderBytes {
+		wrong("limits.header_bytes", "%v is not between %v and %v", l.HeaderBytes, MinHeaderBytes, MaxHeaderBytes)
+	}
+	counts := []struct {
+		key string
+		n   int
+	}{
+		{"limits.connections", l.Connections}, {"limits.requests", l.Requests},
+		{"arena.fabric_buffers", c.Arena.FabricBuffers}, {"arena.http_buffers", c.Arena.HTTPBuffers},
+		{"arena.small_buffers", c.Arena.SmallBuffers}, {"rdma.sessions", c.RDMA.Sessions},
+		{"rdma.regions", c.RDMA.Regions},
+	}
+	for _, s := range counts {
+		if s.n <= 0 {
+			wrong(s.key, "%d is not above zero", s.n)
+		}
+	}
+	durations := []struct {
+		key string
+		d   time.Duration
+	}{
+		{"limits.read_header_timeout", l.ReadHeaderTimeout}, {"limits.idle_timeout", l.IdleTimeout},
+		{"limits.stall_timeout", l.StallTimeout}, {"limits.shutdown_timeout", l.ShutdownTimeout},
+		{"arena.wait", c.Arena.Wait},
+	}
+	for _, s := range durations {
+		if s.d <= 0 {
+			wrong(s.key, "%v is not above zero", s.d)
+		}
+	}
+	if l.DocumentBytes < 8*MiB {
+		wrong("limits.document_bytes", "%v is below %v, the largest document", l.DocumentBytes, 8*MiB)
+	}
+}
+
+func (c Config) validateRDMA(wrong func(key, format string, args ...any)) {
+	r := c.RDMA
+	if r.Deadline <= 0 || r.Deadline > MaxDeadline {
+		wrong("rdma.deadline", "%v is not between 0 and %v", r.Deadline, MaxDeadline)
+	}
+	if r.SessionDeadline < r.Deadline || r.SessionDeadline > MaxSessionLimit {
+		wrong("rdma.session_deadline", "%v is not between rdma.deadline and %v", r.SessionDeadline, MaxSessionLimit)
+	}
+	if r.MappedBytes <= 0 {
+		wrong("rdma.mapped_bytes", "must be above zero")
+	}
+	// A socket address has 108 bytes on Linux, the terminating zero included.
+	if r.Shm && len(r.ShmSocket) > 107 {
+		wrong("rdma.shm_socket", "path of %d bytes is longer than a socket address takes (107)", len(r.ShmSocket))
+	}
+}

@@ -1,0 +1,383 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/iam"
+	"github.com/penstock-store/penstock/internal/s3"
+	"github.com/penstock-store/penstock/internal/store"
+)
+
+// call is one request under way. It belongs to one goroutine.
+type call struct {
+	g     *Gateway
+	w     http.ResponseWriter
+	r     *http.Request
+	id    string
+	start time.Time
+
+	op       op
+	target   s3.Target
+	query    url.Values
+	request  s3.Request
+	identity *s3.Identity
+
+	wrote  bool // the header of the answer is out
+	status int
+	path   path   // how the payload moved
+	moved  int64  // payload bytes moved
+	reason string // why RDMA was declined
+}
+
+func (c *call) serve() error {
+	raw := c.r.RequestURI
+	if raw == "" || raw[0] != '/' {
+		raw = c.r.URL.RequestURI() // absolute form, or "*"
+	}
+	rawPath, rawQuery := cutQuery(raw)
+	if isControl(rawPath) {
+		return c.serveControl(rawPath)
+	}
+	var err error
+	c.target, err = s3.ParseTarget(rawPath, s3.SplitHost(c.r.Host, c.g.o.Domains))
+	if err != nil {
+		return err
+	}
+	if c.query, err = s3.ParseQuery(rawQuery); err != nil {
+		return err
+	}
+	var refused error
+	c.op, refused = route(c.r.Method, c.target, c.query, c.r.Header)
+	if c.op == opRefused && c.r.Method == http.MethodOptions {
+		return refused // browsers do not sign preflights
+	}
+	if err := c.authenticate(); err != nil {
+		return err
+	}
+	if refused != nil {
+		return refused
+	}
+	if err := c.checkNames(); err != nil {
+		return err
+	}
+	return c.dispatch()
+}
+
+func cutQuery(raw string) (path, query string) {
+	for i := range len(raw) {
+		if raw[i] == '?' {
+			return raw[:i], raw[i+1:]
+		}
+	}
+	return raw, ""
+}
+
+func (c *call) authenticate() (err error) {
+	c.request = s3.FromHTTP(c.r)
+	c.identity, err = c.g.verifier.Verify(c.r.Context(), &c.request)
+	if err != nil && c.op == opHeadBucket { // clients learn the region from a refusal, too
+		c.w.Header().Set("X-Amz-Bucket-Region", c.g.o.AWSRegion)
+	}
+	return err
+}
+
+func (c *call) checkNames() error {
+	if c.target.Bucket != "" && c.op != opCreateBucket {
+		if err := s3.CheckBucketName(c.target.Bucket); err != nil {
+			return s3.New(s3.NoSuchBucket, "").With("BucketName", c.target.Bucket)
+		}
+	}
+	if c.target.Key != "" {
+		return s3.CheckKey(c.target.Key)
+	}
+	return nil
+}
+
+func (c *call) dispatch() error {
+	if err := c.checkHeaders(); err != nil {
+		return err
+	}
+	switch c.op {
+	case opListBuckets:
+		return c.listBuckets()
+	case opCreateBucket:
+		return c.createBucket()
+	}
+	if err := c.authorise(c.target.Bucket, "X-Amz-Expected-Bucket-Owner"); err != nil {
+		return err
+	}
+	switch c.op {
+	case opGetObject:
+		return c.getObject()
+	case opHeadObject:
+		return c.headObject()
+	case opPutObject:
+		return c.putObject()
+	case opUploadPart:
+		return c.uploadPart()
+	case opDeleteObject:
+		return c.deleteObject()
+	case opListObjectsV2:
+		return c.listObjectsV2()
+	case opListObjects:
+		return c.listObjects()
+	case opDeleteObjects:
+		return c.deleteObjects()
+	case opCopyObject:
+		return c.copyObject()
+	case opCreateUpload:
+		return c.createUpload()
+	case opUploadPartCopy:
+		return c.uploadPartCopy()
+	case opCompleteUpload:
+		return c.completeUpload()
+	case opAbortUpload:
+		return c.abortUpload()
+	case opListParts:
+		return c.listParts()
+	case opListUploads:
+		return c.listUploads()
+	case opHeadBucket:
+		return c.headBucket()
+	case opDeleteBucket:
+		return c.deleteBucket()
+	case opBucketLocation:
+		return c.bucketLocation()
+	case opBucketConfig:
+		return c.bucketConfig()
+	case opObjectTags:
+		return c.objectTags()
+	}
+	return s3.New(s3.NotImplemented, "")
+}
+
+// authorise lets a principal at its own buckets, and root at all. The header, when given, must name
+// the owner.
+func (c *call) authorise(bucket, ownerHeader string) error {
+	expected := c.r.Header.Get(ownerHeader)
+	if c.identity.Principal == iam.Root && expected == "" {
+		return nil // the operation itself finds out whether the bucket exists
+	}
+	b, err := c.g.o.Store.HeadBucket(c.r.Context(), bucket)
+	if err != nil {
+		return err
+	}
+	if c.identity.Principal != iam.Root && b.Owner != c.identity.Principal {
+		return s3.New(s3.AccessDenied, "")
+	}
+	if expected != "" && expected != b.Owner {
+		return s3.New(s3.AccessDenied, "The bucket belongs to another owner than expected.")
+	}
+	return nil
+}
+
+// fail answers an error, once: after the header is out, the connection is cut instead, so that the
+// client cannot take a part for the whole.
+func (c *call) fail(err error) {
+	if c.wrote {
+		c.g.log.Debug("answer cut off", "request_id", c.id, "op", c.op.String(), "error", err)
+		panic(http.ErrAbortHandler)
+	}
+	var d *declined
+	var e *s3.Error
+	h := c.w.Header()
+	dropObjectHeaders(h)
+	if errors.As(err, &d) {
+		c.reason = d.reason
+		h[headerReply] = []string{"501"}
+		h[headerReason] = []string{d.reason}
+		if d.status != "" {
+			h[headerProtocolStatus] = []string{d.status}
+		}
+		e = s3.Errorf(s3.NotImplemented, "RDMA is declined: %s.", d.reason)
+	} else {
+		e = answerOf(err)
+		e = c.fitError(e, err)
+	}
+	if e.Status >= http.StatusInternalServerError {
+		level := c.g.log.Warn
+		if e.Status != http.StatusInternalServerError || c.r.Context().Err() != nil {
+			level = c.g.log.Debug // 503 and 501 are counted; a log line each would be a second load
+		}
+		level("request ended in error", "request_id", c.id, "op", c.op.String(), "code", string(e.Code), "error", err)
+	}
+	for name, value := range e.Header {
+		h.Set(name, value)
+	}
+	c.limitDrain()
+	if !s3.HasBody(c.r.Method, e.Status) {
+		c.writeHeader(e.Status)
+		return
+	}
+	rawPath, _ := cutQuery(c.r.RequestURI)
+	body := e.Complete(rawPath, c.id).AppendXML(nil)
+	h["Content-Type"] = xmlType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	c.writeHeader(e.Status)
+	_, _ = c.w.Write(body) // nobody is left to tell
+}
+
+// fitError makes the code fit the operation where S3 does.
+func (c *call) fitError(e *s3.Error, err error) *s3.Error {
+	switch {
+	case errors.Is(err, store.ErrInvalidMarker) && c.query.Has("uploadId"):
+		return s3.New(s3.NoSuchUpload, "").Wrap(err)
+	case e.Code == s3.NoSuchKey:
+		return e.With("Key", c.target.Key)
+	case e.Code == s3.NoSuchBucket:
+		return e.With("BucketName", c.target.Bucket)
+	}
+	return e
+}
+
+// objectHeaders are what a success says of an object; an error must not.
+var objectHeaders = []string{"Etag", "Last-Modified", "Accept-Ranges", "Content-Range", "Content-Length",
+	"Content-Encoding", "Content-Disposition", "Content-Language", "Cache-Control", "Expires"}
+
+func dropObjectHeaders(h http.Header) {
+	for _, name := range objectHeaders {
+		delete(h, name)
+	}
+}
+
+// drainWait bounds how long net/http may wait for the rest of a body that an error left unread.
+const drainWait = 5 * time.Second
+
+func (c *call) limitDrain() {
+	if c.r.ContentLength == 0 {
+		return
+	}
+	// An error means that there is no connection to wait for.
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(drainWait))
+}
+
+func (c *call) writeHeader(status int) {
+	c.wrote, c.status = true, status
+	c.w.WriteHeader(status)
+}
+
+// xmlType and jsonType are shared by all answers; net/http only reads them.
+var (
+	xmlType  = []string{"application/xml"}
+	jsonType = []string{"application/json"}
+)
+
+// answerXML answers 200 with a document.
+func (c *call) answerXML(m s3.Message) error {
+	return c.answerBytes(http.StatusOK, xmlType, s3.Marshal(m))
+}
+
+func (c *call) answerBytes(status int, contentType []string, body []byte) error {
+	h := c.w.Header()
+	h["Content-Type"] = contentType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	c.writeHeader(status)
+	_, _ = c.w.Write(body) // the operation is done; a client that went away does not undo it
+	return nil
+}
+
+// answerEmpty answers without a body.
+func (c *call) answerEmpty(status int) error {
+	if status != http.StatusNoContent {
+		c.w.Header()["Content-Length"] = zeroLength
+	}
+	c.writeHeader(status)
+	return nil
+}
+
+// zeroLength is shared by all answers; net/http only reads it.
+var zeroLength = []string{"0"}
+
+// body is the request's body as it comes off the wire, with limits in time: no read waits longer than
+// the stall limit, and from then on the mean rate stays above the minimum.
+type body struct {
+	c     *call
+	ctl   *http.ResponseController
+	start time.Time
+	n     int64
+}
+
+func (c *call) wireBody() *body {
+	return &body{c: c, ctl: http.NewResponseController(c.w), start: time.Now()}
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	l := &b.c.g.o.Limits
+	deadline := time.Now().Add(l.Stall)
+	if l.MinRate > 0 {
+		earned := time.Duration(float64(b.n+int64(len(p))) / float64(l.MinRate) * float64(time.Second))
+		if slow := b.start.Add(l.Stall + earned); slow.Before(deadline) {
+			deadline = slow
+		}
+	}
+	_ = b.ctl.SetReadDeadline(deadline) // test servers without a connection have none
+	n, err := b.c.r.Body.Read(p)
+	b.n += int64(n)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		b.c.w.Header().Set("Connection", "close")
+		return n, s3.New(s3.RequestTimeout, "").Wrap(err)
+	}
+	if errors.Is(err, io.EOF) {
+		_ = b.ctl.SetReadDeadline(time.Time{}) // net/http now watches the connection for its end
+	}
+	return n, err
+}
+
+// document reads a whole bounded body, within the budget of all documents, verified as declared.
+// Call the returned function when the bytes are no longer needed.
+func (c *call) document(limit int64) ([]byte, func(), error) {
+	spec, err := s3.ParseBodySpec(&c.request, c.identity)
+	if err != nil {
+		return nil, nil, err
+	}
+	declared, err := s3.ParseDeclared(c.r.Header)
+	if err != nil {
+		return nil, nil, err
+	}
+	budget := limit
+	if spec.Size >= 0 {
+		budget = min(spec.Size, limit)
+	}
+	if spec.Size > limit {
+		return nil, nil, s3.New(s3.MaxMessageLengthExceeded, "")
+	}
+	if !c.g.documents.TryAcquire(budget) {
+		return nil, nil, slowDown("Too many documents in flight.")
+	}
+	release := func() { c.g.documents.Release(budget) }
+	text, err := c.readDocument(spec, declared, limit)
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return text, release, nil
+}
+
+func (c *call) readDocument(spec s3.BodySpec, declared s3.Declared, limit int64) ([]byte, error) {
+	b := s3.NewBody(spec, c.identity, c.wireBody())
+	text, err := io.ReadAll(io.LimitReader(b, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(text)) > limit {
+		return nil, s3.New(s3.MaxMessageLengthExceeded, "")
+	}
+	if err := b.Finish(); err != nil {
+		return nil, err
+	}
+	d := s3.NewDigester(declared, s3.DigestOptions{})
+	_, _ = d.Write(text) // never fails
+	_, err = d.Finish(s3.Final{Trailer: b.Trailer()})
+	return text, err
+}
+
+// detached is a context that does not end with the connection: for what must be undone.
+func (c *call) detached() context.Context { return context.WithoutCancel(c.r.Context()) }

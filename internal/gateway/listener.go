@@ -1,0 +1,147 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// graceConnections are accepted beyond the limit, so that their clients get 503 SlowDown and not a
+// reset. Beyond those, connections are closed at once.
+const graceConnections = 256
+
+// Listener bounds connections, and each write by a deadline, so that a client that stops reading
+// cannot hold buffers for ever.
+type Listener struct {
+	net.Listener
+	limit int64
+	stall time.Duration
+	open  atomic.Int64
+}
+
+// NewListener wraps a listener: limit connections, each write done within stall.
+func NewListener(inner net.Listener, limit int, stall time.Duration) *Listener {
+	return &Listener{Listener: inner, limit: int64(limit), stall: stall}
+}
+
+// Connections is the number of open connections.
+func (l *Listener) Connections() int64 { return l.open.Load() }
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		n := l.open.Add(1)
+		if n > l.limit+graceConnections {
+			l.open.Add(-1)
+			_ = c.Close() // a refusal: there is nobody to tell
+			continue
+		}
+		return &conn{Conn: c, listener: l, over: n > l.limit}, nil
+	}
+}
+
+// conn notes when bytes arrived and bounds writes.
+type conn struct {
+	net.Conn
+	listener *Listener
+	over     bool
+	closed   atomic.Bool
+	read     atomic.Int64 // unix nanoseconds of the last read that gave bytes
+	written  atomic.Int64 // unix nanoseconds when the write deadline was last set
+}
+
+// Read notes the time: the header of a request arrived no later.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.read.Store(time.Now().UnixNano())
+	}
+	return n, err
+}
+
+// Write bounds each write. The deadline is moved only once it is a quarter used up: setting it for
+// every write would cost more than the write of a small answer.
+func (c *conn) Write(p []byte) (int, error) {
+	stall := c.listener.stall
+	now := time.Now()
+	if now.UnixNano()-c.written.Load() > int64(stall/4) {
+		if err := c.Conn.SetWriteDeadline(now.Add(stall)); err != nil {
+			return 0, err
+		}
+		c.written.Store(now.UnixNano())
+	}
+	return c.Conn.Write(p)
+}
+
+// CloseWrite lets net/http end the answer before it closes a connection with unread bytes.
+func (c *conn) CloseWrite() error {
+	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// Close gives the place back.
+func (c *conn) Close() error {
+	if c.closed.CompareAndSwap(false, true) {
+		c.listener.open.Add(-1)
+	}
+	return c.Conn.Close()
+}
+
+// arrival is when the last bytes of the request's header reached this machine, as far as can be
+// known: the kernel's note where there is one (it includes the time in the accept queue and in the
+// socket buffer), and the time of our read otherwise.
+func (c *conn) arrival(now time.Time) time.Time {
+	at := now
+	if ns := c.read.Load(); ns != 0 {
+		at = time.Unix(0, ns)
+	}
+	sc, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return at
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return at
+	}
+	_ = raw.Control(func(fd uintptr) { // its error means a closed connection: at stands
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return
+		}
+		if kernel := now.Add(-time.Duration(info.Last_data_recv) * time.Millisecond); kernel.Before(at) {
+			at = kernel
+		}
+	})
+	return at
+}
+
+// connKey is the key of the connection in the context of its requests.
+type connKey struct{}
+
+// ConnContext goes into http.Server.ConnContext.
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	if own, ok := c.(*conn); ok {
+		return context.WithValue(ctx, connKey{}, own)
+	}
+	return ctx
+}
+
+func connOf(ctx context.Context) *conn {
+	c, _ := ctx.Value(connKey{}).(*conn)
+	return c
+}

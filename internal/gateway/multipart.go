@@ -1,0 +1,196 @@
+package gateway
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/penstock-store/penstock/internal/checksum"
+	"github.com/penstock-store/penstock/internal/s3"
+	"github.com/penstock-store/penstock/internal/store"
+)
+
+// maxCompleteBytes bounds a CompleteMultipartUpload document: 10,000 parts with two checksums each.
+const maxCompleteBytes = 8 << 20
+
+func (c *call) createUpload() error {
+	meta, err := c.objectMeta()
+	if err != nil {
+		return err
+	}
+	algorithm, err := s3.ParseAlgorithm(c.r.Header.Get("X-Amz-Checksum-Algorithm"))
+	if err != nil {
+		return err
+	}
+	kind := s3.ChecksumType("")
+	if text := c.r.Header.Get("X-Amz-Checksum-Type"); text != "" {
+		if algorithm == s3.NoAlgorithm {
+			return s3.New(s3.InvalidRequest, "x-amz-checksum-type needs an x-amz-checksum-algorithm.")
+		}
+		if kind, err = s3.ParseChecksumType(text, algorithm); err != nil {
+			return err
+		}
+	} else if algorithm != s3.NoAlgorithm {
+		kind = s3.DefaultChecksumType(algorithm)
+	}
+	u, err := c.g.o.Store.CreateUpload(c.r.Context(), store.UploadRequest{
+		Bucket: c.target.Bucket, Key: c.target.Key, Meta: meta, Owner: c.identity.Principal,
+		ChecksumAlgorithm: algorithm.String(), ChecksumType: string(kind),
+	})
+	if err != nil {
+		return err
+	}
+	if algorithm != s3.NoAlgorithm {
+		h := c.w.Header()
+		h["X-Amz-Checksum-Algorithm"] = []string{algorithm.String()}
+		h["X-Amz-Checksum-Type"] = []string{string(kind)}
+	}
+	return c.answerXML(s3.InitiateResult{Bucket: c.target.Bucket, Key: c.target.Key, UploadID: u.ID})
+}
+
+func (c *call) abortUpload() error {
+	err := c.g.o.Store.Abort(c.r.Context(), c.target.Bucket, c.target.Key, c.query.Get("uploadId"))
+	if err != nil {
+		return err
+	}
+	return c.answerEmpty(http.StatusNoContent)
+}
+
+func (c *call) completeUpload() error {
+	r := store.CompleteRequest{
+		Bucket: c.target.Bucket, Key: c.target.Key, UploadID: c.query.Get("uploadId"), If: c.writeConditions(),
+		ObjectSize: -1,
+	}
+	if text := c.r.Header.Get("X-Amz-Mp-Object-Size"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 0 {
+			return s3.New(s3.InvalidArgument, "x-amz-mp-object-size is not a size.")
+		}
+		r.ObjectSize = n
+	}
+	declared, err := c.declaredOfWhole(&r)
+	if err != nil {
+		return err
+	}
+	text, release, err := c.completeDocument()
+	if err != nil {
+		return err
+	}
+	defer release()
+	doc, err := s3.ReadComplete(newReader(text))
+	if err != nil {
+		return err
+	}
+	for _, p := range doc.Parts {
+		r.Parts = append(r.Parts, store.CompletePart{Number: p.Number, ETag: p.ETag, Checksums: toStore(p.Checksums)})
+	}
+	r.Seal = composer(declared, s3.ChecksumType(c.r.Header.Get("X-Amz-Checksum-Type")))
+	info, err := c.g.o.Store.Complete(c.r.Context(), r)
+	if err != nil {
+		return err
+	}
+	return c.answerXML(s3.CompleteResult{
+		Location: c.location(), Bucket: c.target.Bucket, Key: c.target.Key, ETag: info.ETag,
+		Checksums: wholeChecksums(&info), ChecksumType: cmp.Or(checksumType(info.Checksums), s3.FullObject),
+	})
+}
+
+// declaredOfWhole takes the checksum headers, which speak of the object and not of the document.
+func (c *call) declaredOfWhole(r *store.CompleteRequest) (s3.Algorithm, error) {
+	h := http.Header{}
+	for name, values := range c.r.Header {
+		if name != "Content-Md5" {
+			h[name] = values
+		}
+	}
+	d, err := s3.ParseDeclared(h)
+	if err != nil {
+		return s3.NoAlgorithm, err
+	}
+	if d.Checksum.Algorithm == s3.NoAlgorithm {
+		return s3.NoAlgorithm, nil
+	}
+	r.Checksums = toStore([]s3.Checksum{d.Checksum})
+	if text := c.r.Header.Get("X-Amz-Checksum-Type"); text != "" {
+		if _, err := s3.ParseChecksumType(text, d.Checksum.Algorithm); err != nil {
+			return s3.NoAlgorithm, err
+		}
+	}
+	return d.Checksum.Algorithm, nil
+}
+
+// completeDocument reads the body without taking the object's checksum headers for the document's.
+func (c *call) completeDocument() ([]byte, func(), error) {
+	for _, a := range allAlgorithms {
+		c.r.Header.Del(a.Header()) // the signature was verified already
+	}
+	return c.document(maxCompleteBytes)
+}
+
+// allAlgorithms are all checksum algorithms of S3.
+var allAlgorithms = []s3.Algorithm{s3.CRC32, s3.CRC32C, s3.CRC64NVME, s3.SHA1, s3.SHA256}
+
+// composer names the checksums of the whole from those of the parts: of the upload's algorithm, and
+// of the one that the client declares now, as far as every part has a value.
+func composer(declared s3.Algorithm, declaredType s3.ChecksumType) store.CompleteSeal {
+	return func(u store.UploadInfo, parts []store.PartInfo, p store.Payload) ([]store.Checksum, error) {
+		uploads, err := s3.ParseAlgorithm(u.ChecksumAlgorithm)
+		if err != nil {
+			return nil, err
+		}
+		var sums []s3.Checksum
+		for _, a := range []s3.Algorithm{uploads, declared} {
+			if a == s3.NoAlgorithm || slices.ContainsFunc(sums, func(s s3.Checksum) bool { return s.Algorithm == a }) {
+				continue
+			}
+			kind := declaredType
+			if a == uploads && u.ChecksumType != "" {
+				kind = s3.ChecksumType(u.ChecksumType)
+			}
+			sum, ok, err := compose(a, cmp.Or(kind, s3.DefaultChecksumType(a)), parts, p)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				sums = append(sums, sum)
+			}
+		}
+		return toStore(sums), nil
+	}
+}
+
+func compose(
+	a s3.Algorithm, kind s3.ChecksumType, parts []store.PartInfo, p store.Payload,
+) (sum s3.Checksum, ok bool, err error) {
+	if a == s3.CRC64NVME {
+		return s3.Checksum{Algorithm: a, Value: checksum.Base64(p.CRC64NVME)}, true, nil
+	}
+	values := make([]s3.Part, 0, len(parts))
+	for _, part := range parts {
+		i := slices.IndexFunc(part.Checksums, func(s store.Checksum) bool { return s.Algorithm == a.String() })
+		if i < 0 {
+			return s3.Checksum{}, false, nil
+		}
+		values = append(values, s3.Part{Size: part.Size, Value: part.Checksums[i].Value})
+	}
+	sum, err = s3.ComposeChecksum(a, kind, values)
+	return sum, err == nil, err
+}
+
+func wholeChecksums(info *store.ObjectInfo) []s3.Checksum {
+	if len(info.Checksums) > 0 {
+		return toS3(info.Checksums)
+	}
+	return []s3.Checksum{{Algorithm: s3.CRC64NVME, Value: checksum.Base64(info.CRC64NVME)}}
+}
+
+// location is the address of the completed object as this client reaches it.
+func (c *call) location() string {
+	scheme := "http://"
+	if c.g.o.TLS {
+		scheme = "https://"
+	}
+	path, _ := cutQuery(c.r.RequestURI)
+	return scheme + c.r.Host + path
+}

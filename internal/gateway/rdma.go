@@ -1,0 +1,421 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/arena"
+	"github.com/penstock-store/penstock/internal/checksum"
+	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/s3"
+	"github.com/penstock-store/penstock/internal/sink"
+	"github.com/penstock-store/penstock/internal/store"
+	"github.com/penstock-store/penstock/internal/token"
+)
+
+// Headers of docs/wire.md, in the form of http.Header's keys.
+const (
+	headerToken          = "X-Amz-Rdma-Token"
+	headerReply          = "X-Amz-Rdma-Reply"
+	headerBytes          = "X-Amz-Rdma-Bytes-Transferred"
+	headerAgent          = "X-Amz-Rdma-Agent"
+	headerProtocolStatus = "X-Amz-Rdma-Protocol-Status"
+	headerReason         = "X-Penstock-Rdma-Reason"
+	headerDeadline       = "X-Penstock-Rdma-Deadline-Ms"
+	headerChecksum       = "X-Penstock-Rdma-Checksum"
+)
+
+// Reasons of a decline that are the gateway's own; the others come from fabric.Reason.
+const (
+	reasonOff         = "off"
+	reasonArenaBusy   = "arena-busy"
+	reasonTooLarge    = "too-large"
+	reasonAgent       = "unsupported-agent"
+	reasonClientKey   = "encrypted-client-key"
+	reasonUnsupported = "unsupported-token"
+)
+
+// knownAgent is the value of x-amz-rdma-agent that this wire has.
+const knownAgent = "cuobj"
+
+// emptySHA256 is the payload hash of an empty body; a request with a token has no other body.
+const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+// errDeadline is the cause of a context that ended at the transfer's deadline.
+var errDeadline = errors.New("gateway: deadline of the transfer passed")
+
+// declined says that RDMA is not used for a request that asked for it.
+type declined struct {
+	reason string
+	status string // of headerProtocolStatus, "" for none
+}
+
+// Error implements error.
+func (d *declined) Error() string { return "gateway: decline rdma: " + d.reason }
+
+// grant is what a request's token came to, once everything was checked that needs no object.
+type grant struct {
+	window   token.Descriptor
+	path     path
+	deadline time.Time
+	declined error // why RDMA will not be used; S3's own errors come first
+}
+
+// takesToken says whether the operation looks at a token at all.
+func (c *call) takesToken() bool {
+	return c.op == opGetObject || c.op == opPutObject || c.op == opUploadPart
+}
+
+// tokenOf reads the token and all that belongs to it. nil: the request has none.
+func (c *call) tokenOf() (*grant, error) {
+	values := c.r.Header[headerToken]
+	if len(values) == 0 {
+		return nil, nil
+	}
+	if !c.identity.Signed(headerToken) {
+		return nil, s3.New(s3.AccessDenied, "x-amz-rdma-token is not among the signed headers.")
+	}
+	if len(values) != 1 {
+		return nil, s3.New(s3.InvalidRDMAToken, "The request has more than one token.")
+	}
+	if err := c.checkEmptyBody(); err != nil {
+		return nil, err
+	}
+	d, err := token.Parse(values[0])
+	if err != nil {
+		return nil, err
+	}
+	g := &grant{window: d, path: pathOf(d)}
+	if g.deadline, err = c.transferDeadline(d); err != nil {
+		return nil, err
+	}
+	g.declined = c.declines(d)
+	return g, nil
+}
+
+// checkEmptyBody: a request with a token has no body, and nothing pretends that it has one.
+func (c *call) checkEmptyBody() error {
+	switch hash := c.identity.PayloadHash; {
+	case hash == "UNSIGNED-PAYLOAD", hash == emptySHA256:
+	default:
+		return s3.New(s3.InvalidRequest, "With a token, the payload hash is UNSIGNED-PAYLOAD or that of nothing.")
+	}
+	if c.op == opGetObject {
+		return nil
+	}
+	switch {
+	case c.r.ContentLength != 0 || len(c.r.TransferEncoding) > 0:
+		return s3.New(s3.InvalidRequest, "With a token, Content-Length is 0: the payload is in the client's memory.")
+	case c.r.Header.Get("Content-Md5") != "":
+		return s3.New(s3.InvalidRequest, "With a token, there is no body that Content-MD5 could speak of.")
+	}
+	return nil
+}
+
+// declines says why RDMA is not used for such a token, or nil.
+func (c *call) declines(d token.Descriptor) error {
+	if !c.g.o.RDMA.Enabled || c.g.o.Fabrics == nil {
+		return &declined{reason: reasonOff}
+	}
+	if agent := c.r.Header.Get(headerAgent); agent != "" && agent != knownAgent {
+		return &declined{reason: reasonAgent}
+	}
+	if _, err := c.g.o.Fabrics.Route(d); err != nil {
+		return declineOf(err)
+	}
+	return nil
+}
+
+// declineOf turns an error into a decline where the wire has one; others stay what they are.
+func declineOf(err error) error {
+	if errors.Is(err, arena.ErrBusy) {
+		return &declined{reason: reasonArenaBusy}
+	}
+	reason, ok := fabric.Reason(err)
+	if !ok {
+		return err
+	}
+	d := &declined{reason: reason}
+	if reason == reasonUnsupported {
+		d.status = "unsupported"
+	}
+	return d
+}
+
+// transferDeadline counts from the arrival of the request. Only ps1 sessions, which can be fenced, may ask
+// for more than the default.
+func (c *call) transferDeadline(d token.Descriptor) (time.Time, error) {
+	limit := c.g.o.RDMA.Deadline
+	if values := c.r.Header[headerDeadline]; len(values) > 0 {
+		ms, err := strconv.ParseInt(values[0], 10, 32)
+		if err != nil || ms <= 0 || len(values) != 1 {
+			return time.Time{}, s3.New(s3.InvalidArgument, "The deadline is not a number of milliseconds.")
+		}
+		if !c.identity.Signed(headerDeadline) {
+			return time.Time{}, s3.New(s3.AccessDenied, "x-penstock-rdma-deadline-ms is not among the signed headers.")
+		}
+		cap := c.g.o.RDMA.Deadline
+		if d.Kind == token.Session {
+			cap = c.g.o.RDMA.SessionDeadline
+		}
+		limit = min(time.Duration(ms)*time.Millisecond, cap)
+	}
+	return c.arrived().Add(limit), nil
+}
+
+// arrived is when the request reached this machine.
+func (c *call) arrived() time.Time {
+	if own := connOf(c.r.Context()); own != nil {
+		return own.arrival(c.start)
+	}
+	return c.start
+}
+
+// window is client memory opened for one request. close is called exactly once before the answer.
+type window struct {
+	remote      fabric.Remote
+	reservation *arena.Reservation
+	closed      bool
+}
+
+// openWindow reserves buffers and opens the window, in this order: nothing of the client's memory is
+// touched yet.
+func (c *call) openWindow(ctx context.Context, g *grant, dir fabric.Direction, n int64) (*window, error) {
+	depth := int(min(fabricDepth, (n+FabricBufferBytes-1)/FabricBufferBytes))
+	reservation, err := c.g.o.Arena.Share(ShareFabric).Reserve(ctx, depth)
+	if err != nil {
+		return nil, declineOf(err)
+	}
+	peer, _ := netip.ParseAddrPort(c.r.RemoteAddr) // the zero value fits no fabric that looks at it
+	remote, err := c.g.o.Fabrics.OpenDescriptor(ctx, g.window, fabric.Grant{
+		Principal: c.identity.Principal, Peer: peer, Direction: dir, Bytes: n, Deadline: g.deadline,
+	})
+	if err != nil {
+		reservation.Close()
+		return nil, declineOf(err)
+	}
+	return &window{remote: remote, reservation: reservation}, nil
+}
+
+// close ends all access to client memory. failed says that the bytes are not complete.
+func (w *window) close(failed bool) error {
+	if w.closed {
+		return nil
+	}
+	w.closed = true
+	if a, ok := w.remote.(fabric.Aborter); ok && failed {
+		a.Abort()
+	}
+	err := w.remote.Close()
+	w.reservation.Close()
+	return err
+}
+
+// transferError is what a transfer that began and did not end well is answered as.
+func transferError(err error) error {
+	var own *s3.Error
+	switch {
+	case errors.As(err, &own), errors.Is(err, store.ErrCorrupt), errors.Is(err, store.ErrUnavailable),
+		errors.Is(err, store.ErrNoSpace):
+		return err
+	case errors.Is(err, fabric.ErrTransfer), errors.Is(err, fabric.ErrFenced), errors.Is(err, arena.ErrMapped),
+		errors.Is(err, sink.ErrShort), errors.Is(err, errDeadline), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, context.Canceled):
+		return s3.New(s3.RDMATransferFailed, "").Wrap(err)
+	}
+	return err
+}
+
+// getByFabric moves the selected bytes into the client's memory and answers without a body.
+func (c *call) getByFabric(s *selection, g *grant) error {
+	ctx, cancel := context.WithDeadlineCause(c.r.Context(), g.deadline, errDeadline)
+	defer cancel()
+	obj, err := c.g.o.Store.Open(ctx, s.open)
+	if err != nil {
+		return c.notModified(err, s)
+	}
+	defer obj.Close()
+	switch {
+	case g.declined != nil:
+		return g.declined
+	case s.len > g.window.Size:
+		return &declined{reason: reasonTooLarge}
+	}
+	c.path = g.path
+	sums, crc, whole := s.wholeSums(&obj.Info)
+	if s.len > 0 {
+		moved, err := c.writeWindow(ctx, obj, s, g)
+		if err != nil {
+			return transferError(err)
+		}
+		if !whole {
+			crc = moved
+		}
+	}
+	c.moved = s.len
+	c.head(s, &obj.Info)
+	h := c.w.Header()
+	h[headerReply] = []string{strconv.Itoa(s.status())}
+	h[headerBytes] = []string{strconv.FormatInt(s.len, 10)}
+	h[headerChecksum] = []string{"CRC64NVME " + checksum.Base64(crc)}
+	if g.window.Kind == token.Session && whole && c.wantsChecksum() {
+		setChecksums(h, sums, crc)
+	}
+	return c.answerEmpty(s.status())
+}
+
+// writeWindow moves the bytes. When it returns, the window is closed: client memory is not touched
+// any more. crc is of the bytes moved, computed only for a part of an object or part.
+func (c *call) writeWindow(
+	ctx context.Context, obj *store.Object, s *selection, g *grant,
+) (crc uint64, err error) {
+	w, err := c.openWindow(ctx, g, fabric.ForGet, s.len)
+	if err != nil {
+		return 0, err
+	}
+	var dst arena.Sink = sink.ForRemote(w.remote, w.reservation, s.len)
+	var sum *summing
+	if _, _, whole := s.wholeSums(&obj.Info); !whole {
+		sum, dst = sumOf(dst)
+	}
+	err = obj.Read(ctx, 0, s.len, dst)
+	if doneErr := dst.Done(ctx); err == nil {
+		err = doneErr
+	}
+	closeErr := w.close(err != nil)
+	if err == nil {
+		err = closeErr
+	}
+	if err != nil || sum == nil {
+		return 0, err
+	}
+	return sum.total(s.len)
+}
+
+// fabricPayload is the source of a PUT in the client's memory.
+type fabricPayload struct {
+	c       *call
+	w       *window
+	source  *sink.RemoteSource // nil: empty
+	digest  *s3.Digester
+	size    int64
+	crc     uint64 // once sealed
+	sums    []s3.Checksum
+	hashing bool
+}
+
+// newFabricPayload opens the window of a PUT. Close it.
+func (c *call) newFabricPayload(ctx context.Context, g *grant, also s3.Algorithm) (*fabricPayload, error) {
+	declared, err := s3.ParseDeclared(c.r.Header)
+	if err != nil {
+		return nil, err
+	}
+	if declared.Trailer != s3.NoAlgorithm {
+		return nil, s3.New(s3.InvalidRequest, "With a token, there is no body that a trailer could follow.")
+	}
+	p := &fabricPayload{c: c, size: g.window.Size}
+	p.hashing = needsBytes(declared.Checksum.Algorithm) || needsBytes(also)
+	p.digest = s3.NewDigester(declared, s3.DigestOptions{Also: also, ExternalCRC64NVME: true})
+	if p.size == 0 {
+		return p, nil
+	}
+	if p.w, err = c.openWindow(ctx, g, fabric.ForPut, p.size); err != nil {
+		return nil, err
+	}
+	p.source = sink.NewRemoteSource(p.w.remote, p.w.reservation, p.size)
+	return p, nil
+}
+
+// needsBytes says whether an algorithm has to see the payload here: CRC64NVME comes from the store.
+func needsBytes(a s3.Algorithm) bool { return a != s3.NoAlgorithm && a != s3.CRC64NVME }
+
+func (p *fabricPayload) arenaSource() arena.Source {
+	switch {
+	case p.source == nil:
+		return emptySource{}
+	case p.hashing:
+		return hashedSource{p.source, p.digest}
+	}
+	return p.source
+}
+
+// seal is called once every byte was read and before the commit: the client's memory is given up
+// here, and a window that did not close well stores nothing.
+func (p *fabricPayload) seal(ctx context.Context, all store.Payload) (store.Digest, error) {
+	if err := p.end(ctx, false); err != nil {
+		return store.Digest{}, err
+	}
+	sums, err := p.digest.Finish(s3.Final{CRC64NVME: all.CRC64NVME})
+	if err != nil {
+		return store.Digest{}, err
+	}
+	p.crc, p.sums = all.CRC64NVME, sums.Checksums
+	return store.Digest{ETag: fabricETag(all.CRC64NVME), Checksums: toStore(sums.Checksums)}, nil
+}
+
+// end gives the window up, once.
+func (p *fabricPayload) end(ctx context.Context, failed bool) error {
+	if p.w == nil || p.w.closed {
+		return nil
+	}
+	sourceErr := p.source.Close(ctx)
+	if err := p.w.close(failed || sourceErr != nil); err != nil {
+		return err
+	}
+	if sourceErr != nil {
+		return fmt.Errorf("window: end reads: %w", sourceErr)
+	}
+	return nil
+}
+
+func (c *call) putByFabric(r store.PutRequest, g *grant) error {
+	return c.takeByFabric(g, s3.NoAlgorithm, func(ctx context.Context, p *fabricPayload) (string, error) {
+		r.Source, r.Seal = p.arenaSource(), p.seal
+		info, err := c.g.o.Store.Put(ctx, r)
+		return info.ETag, err
+	})
+}
+
+func (c *call) putPartByFabric(r store.PartRequest, g *grant, also s3.Algorithm) error {
+	return c.takeByFabric(g, also, func(ctx context.Context, p *fabricPayload) (string, error) {
+		r.Source, r.Seal = p.arenaSource(), p.seal
+		part, err := c.g.o.Store.PutPart(ctx, r)
+		return part.ETag, err
+	})
+}
+
+// takeByFabric reads the payload from the client's memory, has it stored and answers.
+func (c *call) takeByFabric(
+	g *grant, also s3.Algorithm, put func(context.Context, *fabricPayload) (string, error),
+) error {
+	ctx, cancel := context.WithDeadlineCause(c.r.Context(), g.deadline, errDeadline)
+	defer cancel()
+	if g.declined != nil {
+		if _, err := c.g.o.Store.HeadBucket(ctx, c.target.Bucket); err != nil {
+			return err
+		}
+		return g.declined
+	}
+	p, err := c.newFabricPayload(ctx, g, also)
+	if err != nil {
+		return err
+	}
+	c.path = g.path
+	etag, err := put(ctx, p)
+	if endErr := p.end(ctx, err != nil); err == nil {
+		err = endErr
+	}
+	if err != nil {
+		return transferError(err)
+	}
+	c.moved = p.size
+	h := c.w.Header()
+	h[headerReply] = []string{"200"}
+	h[headerBytes] = []string{strconv.FormatInt(p.size, 10)}
+	h[headerChecksum] = []string{"CRC64NVME " + checksum.Base64(p.crc)}
+	return c.answerWritten(etag, toStore(p.sums), p.crc)
+}

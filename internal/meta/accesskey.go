@@ -59,7 +59,7 @@ func (a AccessKeys) Get(ctx context.Context, id string) (AccessKey, error) {
 	}
 	record, err := get[metapb.AccessKey](ctx, s, accessKeyKey(id))
 	if err = errors.Join(err, s.Close()); err != nil {
-		return AccessKey{}, fmt.Errorf("meta: get access key: %w", err)
+		return AccessKey{}, notFound("get", err)
 	}
 	return accessKeyOf(id, record), nil
 }
@@ -93,8 +93,15 @@ func (a AccessKeys) List(ctx context.Context) ([]AccessKey, error) {
 func (a AccessKeys) Delete(ctx context.Context, id string) error {
 	return a.KV.Txn(ctx, func(tx kv.Tx) error {
 		if _, err := tx.Get(ctx, accessKeyKey(id)); err != nil {
-			return fmt.Errorf("meta: delete access key: %w", err)
+			return notFound("delete", err)
 		}
 		return tx.Delete(accessKeyKey(id))
 	})
+}
+
+func notFound(verb string, err error) error {
+	if errors.Is(err, kv.ErrNotFound) {
+		return fmt.Errorf("meta: %s: %w", verb, ErrNotFound)
+	}
+	return fmt.Errorf("meta: %s access key: %w", verb, err)
 }

@@ -44,8 +44,8 @@ const (
 )
 
 var (
-	// ErrNotFound says that there is no such record. It is kv.ErrNotFound.
-	ErrNotFound = kv.ErrNotFound
+	// ErrNotFound says that there is no such access key. Other records: kv.ErrNotFound.
+	ErrNotFound = errors.New("meta: access key not found")
 	// ErrCorrupt says that a record or a key cannot be read.
 	ErrCorrupt = errors.New("meta: record is malformed")
 	// ErrFormat says that the metadata have a layout that this binary does not know.

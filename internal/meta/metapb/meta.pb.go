@@ -835,7 +835,7 @@ func (x *Head) GetCurrent() *Version {
 	return nil
 }
 
-// Owner exists while chunks with this owner id are referred to.
+// Owner exists while chunks with this owner id are referred to, by a head, a part or the queue.
 type Owner struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch" json:"epoch,omitempty"`

@@ -1,0 +1,109 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/meta/metapb"
+)
+
+// checkRead evaluates the preconditions of a GET or HEAD on an existing version, in the order of
+// RFC 9110 §13.2.2. Dates compare in whole seconds, the granularity of HTTP dates.
+func (c Conditions) checkRead(v *metapb.Version) error {
+	modified := time.Unix(0, v.ModifiedNs).Truncate(time.Second)
+	if c.IfMatch != "" {
+		if !matchStrong(c.IfMatch, v.Etag) {
+			return fmt.Errorf("if-match: %w", ErrPrecondition)
+		}
+	} else if !c.IfUnmodifiedSince.IsZero() && modified.After(c.IfUnmodifiedSince) {
+		return fmt.Errorf("if-unmodified-since: %w", ErrPrecondition)
+	}
+	if c.IfNoneMatch != "" {
+		if matchWeak(c.IfNoneMatch, v.Etag) {
+			return fmt.Errorf("if-none-match: %w", ErrNotModified)
+		}
+	} else if !c.IfModifiedSince.IsZero() && !modified.After(c.IfModifiedSince) {
+		return fmt.Errorf("if-modified-since: %w", ErrNotModified)
+	}
+	return nil
+}
+
+// checkSource is checkRead for the source of a copy, where "not modified" fails like the others.
+func (c Conditions) checkSource(v *metapb.Version) error {
+	if err := c.checkRead(v); err != nil {
+		return fmt.Errorf("copy source: %w", ErrPrecondition)
+	}
+	return nil
+}
+
+// checkWrite evaluates the preconditions of a write; v is nil when the key does not exist. If-Match
+// on a missing key is S3's 404.
+func (c Conditions) checkWrite(v *metapb.Version) error {
+	if c.IfMatch != "" {
+		if v == nil {
+			return fmt.Errorf("if-match: %w", ErrNoSuchKey)
+		}
+		if !matchStrong(c.IfMatch, v.Etag) {
+			return fmt.Errorf("if-match: %w", ErrPrecondition)
+		}
+	}
+	if v == nil {
+		return nil
+	}
+	if c.IfNoneMatch != "" && matchWeak(c.IfNoneMatch, v.Etag) {
+		return fmt.Errorf("if-none-match: %w", ErrPrecondition)
+	}
+	if c.IfMatch == "" && !c.IfUnmodifiedSince.IsZero() &&
+		time.Unix(0, v.ModifiedNs).Truncate(time.Second).After(c.IfUnmodifiedSince) {
+		return fmt.Errorf("if-unmodified-since: %w", ErrPrecondition)
+	}
+	return nil
+}
+
+// isConditional tells whether anything is asked for.
+func (c Conditions) isConditional() bool {
+	return c.IfMatch != "" || c.IfNoneMatch != "" || !c.IfModifiedSince.IsZero() || !c.IfUnmodifiedSince.IsZero()
+}
+
+// matchStrong is the comparison of If-Match: a weak tag matches nothing.
+func matchStrong(header, etag string) bool {
+	return matchList(header, func(tag string, weak bool) bool { return !weak && tag == etag })
+}
+
+// matchWeak is the comparison of If-None-Match.
+func matchWeak(header, etag string) bool {
+	return matchList(header, func(tag string, _ bool) bool { return tag == etag })
+}
+
+// matchList calls match for the tags of a header value until one matches. "*" matches everything.
+// Tags without quotes, which some clients send, are taken up to the next comma.
+func matchList(header string, match func(tag string, weak bool) bool) bool {
+	rest := strings.TrimSpace(header)
+	if rest == "*" {
+		return true
+	}
+	for rest != "" {
+		var tag string
+		rest = strings.TrimLeft(rest, " \t,")
+		tail, weak := strings.CutPrefix(rest, "W/")
+		if quoted, ok := strings.CutPrefix(tail, `"`); ok {
+			tag, rest, _ = strings.Cut(quoted, `"`)
+		} else {
+			tag, rest, _ = strings.Cut(tail, ",")
+			tag = strings.TrimSpace(tag)
+		}
+		if tag != "" && match(tag, weak) {
+			return true
+		}
+	}
+	return false
+}
+
+// unquote strips the quotes of one ETag.
+func unquote(etag string) string {
+	if inner, ok := strings.CutPrefix(strings.TrimSpace(etag), `"`); ok {
+		return strings.TrimSuffix(inner, `"`)
+	}
+	return strings.TrimSpace(etag)
+}

@@ -4,12 +4,17 @@ import (
 	"context"
 	"crypto/md5"
 	"encoding/hex"
+	"fmt"
 	"hash"
 	"io"
 	"sync"
 
+	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/meta/metapb"
 )
+
+// copyBuffers is how many buffers a copy asks for: one is written while the next ones are read.
+const copyBuffers = 4
 
 // copied is how the payload of a copy is named.
 type copied struct {
@@ -50,17 +55,46 @@ func (s *Store) copyBytes(ctx context.Context, o *Object, hash io.Writer) (*writ
 	if o.Len == 0 {
 		return &written{}, nil
 	}
-	p, err := newPipe(ctx, s.o.CopyShare, o.Len, hash)
+	if s.o.CopyShare == nil {
+		return nil, fmt.Errorf("copy without buffers: %w", ErrUnavailable)
+	}
+	buffers, err := s.o.CopyShare.Reserve(ctx, copyBuffers)
 	if err != nil {
 		return nil, err
 	}
+	defer buffers.Close()
+	pipe := arena.NewPipe(buffers, o.Len)
 	var reader sync.WaitGroup
-	reader.Go(func() { p.finish(o.Read(ctx, 0, o.Len, p)) })
-	w, err := s.writePayload(ctx, p)
-	p.giveUp()
+	reader.Go(func() {
+		if err := o.Read(ctx, 0, o.Len, pipe); err != nil {
+			pipe.Close(err)
+			return
+		}
+		_ = pipe.Done(ctx) // its error reaches the writer
+	})
+	w, err := s.writePayload(ctx, hashed{pipe, hash})
+	pipe.Close(err)
 	reader.Wait()
-	p.close()
+	pipe.Close(err) // what was delivered in between
 	return w, err
+}
+
+// hashed is a Source whose bytes pass a hash.
+type hashed struct {
+	arena.Source
+	hash io.Writer // may be nil
+}
+
+func (h hashed) Next(ctx context.Context) (arena.Buffer, error) {
+	b, err := h.Source.Next(ctx)
+	if err != nil || h.hash == nil {
+		return b, err
+	}
+	if _, err := h.hash.Write(b.Bytes()); err != nil {
+		b.Release()
+		return arena.Buffer{}, fmt.Errorf("store: hash: %w", err)
+	}
+	return b, nil
 }
 
 // Copy writes a copy of an object; the payload is rewritten. A copy onto itself is allowed.

@@ -177,29 +177,13 @@ func (o *Object) readPiece(ctx context.Context, p piece, dst arena.Sink) error {
 		if err != nil {
 			return err
 		}
-		return deliver(ctx, dst, b)
+		return arena.DeliverBytes(ctx, dst, 0, b)
 	}
 	err := o.chunks.Read(ctx, p.ref, p.rng, dst)
 	if errors.Is(err, chunk.ErrNotFound) {
 		return fmt.Errorf("pinned chunk: %w: %w", ErrCorrupt, err)
 	}
 	return wrap(err)
-}
-
-// deliver moves verified bytes through arena buffers.
-func deliver(ctx context.Context, dst arena.Sink, b []byte) error {
-	for off := int64(0); len(b) > 0; {
-		buf, err := dst.Alloc(ctx)
-		if err != nil {
-			return err
-		}
-		n := copy(buf.Bytes(), b)
-		if err := dst.Deliver(ctx, off, buf.Slice(0, n)); err != nil {
-			return err
-		}
-		b, off = b[n:], off+int64(n)
-	}
-	return nil
 }
 
 // Inline returns the whole opened range, verified, when it lives in the metadata, so that a small

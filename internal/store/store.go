@@ -7,11 +7,17 @@
 // Invariants:
 //  1. A write returns nil only when payload and metadata are durable; nothing is visible before.
 //  2. Every mutation reads and writes the key's head record and rechecks preconditions and the
-//     bucket generation in the transaction that commits it.
+//     bucket's id in the transaction that commits it.
 //  3. No commit starts once ctx has ended.
 //  4. A reader pins the chunks of the version it opened; they stay readable until Close.
+//  5. A chunk is referred to by exactly one owner record from the commit that makes it visible until
+//     it was deleted; overwriting or deleting queues it in the same transaction.
+//  6. Chunks are discarded after a failed write only when it is certain that it was not committed.
 //
-// What it does not do: authentication, protocol limits, XML.
+// Lock order, inside transactions: an upload, then heads by ascending key.
+//
+// What it does not do: authentication, protocol limits, XML, checksum algorithms other than CRC64NVME
+// and the ETags of multipart uploads and copies, deleting garbage (work).
 package store
 
 import "errors"

@@ -2,72 +2,335 @@ package target
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
 
 	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/internal/token"
 )
 
-// Conn is one session, with all its data connections.
-type Conn struct{}
+// Conn is one session, with all its data connections. It is safe for concurrent use.
+type Conn struct {
+	fabric  string
+	session [frame.SessionBytes]byte
+	limits  frame.ReadyBody
+	links   []*link
+	ended   chan struct{}
+	tasks   sync.WaitGroup
 
-// Memory is memory that can be announced. For shm it comes from NewMemory; tcp takes both kinds.
-type Memory struct{ bytes []byte }
+	mu         sync.Mutex
+	idle       sync.Cond // on mu: a receiver has left a window
+	err        error     // not nil once ended
+	fencing    bool
+	closed     chan struct{} // closed when the server confirmed the fence
+	confirmed  bool
+	lastNumber uint32
+	lastTag    uint32
+	regions    map[uint32]*Region
+	grants     map[uint32]*Grant             // by tag
+	waits      map[waitKey]chan frame.Header // replies that a caller waits for
+}
+
+// waitKey names a reply: which question, about which region.
+type waitKey struct {
+	question frame.Type
+	number   uint32
+}
 
 // Region is memory announced on a session.
 type Region struct {
 	conn   *Conn
 	memory *Memory
 	number uint32
+	gone   bool // guarded by Conn.mu: forgotten, or the session has ended
 }
 
-func dial(context.Context, frame.SessionReply, Options) (*Conn, error) { return nil, ErrClosed }
+func newConn(offer frame.SessionReply) *Conn {
+	c := &Conn{
+		fabric:  offer.Fabric,
+		session: offer.Session,
+		ended:   make(chan struct{}),
+		closed:  make(chan struct{}),
+		regions: make(map[uint32]*Region),
+		grants:  make(map[uint32]*Grant),
+		waits:   make(map[waitKey]chan frame.Header),
+	}
+	c.idle.L = &c.mu
+	return c
+}
 
-// NewMemory allocates size bytes as a sealed, populated memfd.
-func NewMemory(size int) (*Memory, error) { return nil, ErrMemory }
+func (c *Conn) start() {
+	for _, l := range c.links {
+		c.tasks.Go(func() { c.end(l.receive()) })
+	}
+	c.tasks.Go(c.ping)
+}
 
-// WrapMemory takes memory of the caller (tcp only). The caller must not let it be freed or moved
-// before the session has ended.
-func WrapMemory(b []byte) *Memory { return &Memory{bytes: b} }
+// ping keeps the session from being idle for too long.
+func (c *Conn) ping() {
+	const perIdle = 3 // two pings may be lost
+	interval := max(time.Duration(c.limits.IdleMillis)*time.Millisecond/perIdle, time.Millisecond)
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-c.ended:
+			return
+		case <-ticker.C:
+			if err := c.links[0].send(frame.Header{Type: frame.Ping}); err != nil {
+				c.end(err)
+				return
+			}
+		}
+	}
+}
 
-// Bytes is the memory.
-func (m *Memory) Bytes() []byte { return m.bytes }
-
-// Abandoned tells whether a session ended without confirming its fence while the memory was
-// announced: its content may still change at any time.
-func (m *Memory) Abandoned() bool { return false }
-
-// Free unmaps memory of NewMemory. Errors: ErrMemory while it is announced on a session.
-func (m *Memory) Free() error { return nil }
-
-// Register announces the memory and waits for the server's answer. Errors: ErrRefused, ErrClosed.
-func (c *Conn) Register(ctx context.Context, m *Memory) (*Region, error) { return nil, ErrClosed }
+// end closes everything, once.
+func (c *Conn) end(cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return
+	}
+	c.err = fmt.Errorf("%w: %w", ErrClosed, cause)
+	close(c.ended)
+	for _, l := range c.links {
+		_ = l.conn.Close()
+	}
+	fenced := c.confirmed || c.fabric == "tcp" // on tcp only our own receivers touch the memory
+	for _, r := range c.regions {
+		r.gone = true
+		r.memory.release(fenced)
+	}
+	clear(c.regions)
+	c.idle.Broadcast()
+}
 
 // Fabric is "shm" or "tcp".
-func (c *Conn) Fabric() string { return "" }
+func (c *Conn) Fabric() string { return c.fabric }
+
+// Done is closed when the session has ended, for whatever reason.
+func (c *Conn) Done() <-chan struct{} { return c.ended }
+
+// Err is why the session ended, an ErrClosed; nil while it lives.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Register announces the memory and waits for the server's answer. Errors: ErrMemory, ErrRefused,
+// ErrClosed, ctx's error (the memory then counts as announced until the session ends).
+func (c *Conn) Register(ctx context.Context, m *Memory) (*Region, error) {
+	if err := m.announce(c.fabric); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	if err := c.err; err != nil {
+		c.mu.Unlock()
+		m.release(true)
+		return nil, err
+	}
+	c.lastNumber++
+	r := &Region{conn: c, memory: m, number: c.lastNumber}
+	c.regions[r.number] = r
+	c.mu.Unlock()
+	h := frame.Header{Type: frame.Region, Region: uint64(r.number), Size: uint64(len(m.bytes))}
+	reply, err := c.ask(ctx, h, m)
+	if err != nil {
+		return nil, err
+	}
+	if reply.Status != frame.StatusOK || reply.Type == frame.RegionRefused {
+		c.drop(r)
+		return nil, fmt.Errorf("%w: region: %s", ErrRefused, reply.Status)
+	}
+	return r, nil
+}
+
+// ask sends a question about a region and waits for the reply.
+func (c *Conn) ask(ctx context.Context, h frame.Header, m *Memory) (frame.Header, error) {
+	key := waitKey{question: h.Type, number: uint32(h.Region)}
+	wait := make(chan frame.Header, 1)
+	c.mu.Lock()
+	c.waits[key] = wait
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		delete(c.waits, key)
+		c.mu.Unlock()
+	}()
+	if err := c.links[0].sendWith(h, m); err != nil {
+		c.end(err)
+		return frame.Header{}, c.Err()
+	}
+	select {
+	case reply := <-wait:
+		return reply, nil
+	case <-c.ended:
+		return frame.Header{}, c.Err()
+	case <-ctx.Done():
+		return frame.Header{}, context.Cause(ctx)
+	}
+}
+
+func (c *Conn) drop(r *Region) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !r.gone {
+		r.gone = true
+		delete(c.regions, r.number)
+		r.memory.release(true)
+	}
+}
 
 // Bytes is the region's memory.
 func (r *Region) Bytes() []byte { return r.memory.bytes }
 
-// Forget takes the region back; when it returns nil the server cannot touch it.
-func (r *Region) Forget(ctx context.Context) error { return nil }
+// Memory is what was registered.
+func (r *Region) Memory() *Memory { return r.memory }
 
-// Expect grants a window for one request. Errors: ErrMemory (bounds), ErrClosed.
-func (c *Conn) Expect(r *Region, off, size int64, d Direction) (*Grant, error) { return nil, ErrClosed }
+// Forget takes the region back; when it returns nil the server cannot touch it. Transfers of the
+// region that are under way finish first. Errors: ErrClosed, ctx's error.
+func (r *Region) Forget(ctx context.Context) error {
+	reply, err := r.conn.ask(ctx, frame.Header{Type: frame.Forget, Region: uint64(r.number)}, nil)
+	if err != nil {
+		return err
+	}
+	if reply.Status != frame.StatusOK {
+		return fmt.Errorf("%w: forget: %s", ErrRefused, reply.Status)
+	}
+	r.conn.drop(r)
+	return nil
+}
 
-// End takes the grant back, after the request was answered or given up. On tcp nothing of the
-// window is touched after it has returned; if the transfer was still under way, the session ends. On
-// shm, after a request that was not answered, the caller must Fence.
-func (g *Grant) End() error { return nil }
+// Direction of a granted window, named by the S3 operation.
+type Direction int
 
-// Fence ends the session and makes late access impossible. Errors: ErrNotFenced (shm only: no
-// confirmation before ctx ended); the memory of the session's regions is then abandoned.
-func (c *Conn) Fence(ctx context.Context) error { return nil }
+// Directions.
+const (
+	ForGet Direction = iota + 1 // the server writes the window
+	ForPut                      // the server reads it
+)
 
-// Close ends the session without waiting for the server: on shm the memory counts as abandoned,
-// unless Fence came before.
-func (c *Conn) Close() error { return nil }
+// Grant allows one request's transfer into or out of a window, until End.
+type Grant struct {
+	conn       *Conn
+	descriptor token.Descriptor
+	window     []byte
+	direction  Direction
+	tag        uint32
 
-// Done is closed when the session has ended, for whatever reason.
-func (c *Conn) Done() <-chan struct{} { return nil }
+	// guarded by Conn.mu
+	begun    bool // the server named it in a Start
+	finished bool // Done came, or the session ended
+	touching int  // receivers that are inside the window
+}
 
-// Err is why the session ended; nil while it lives.
-func (c *Conn) Err() error { return nil }
+// Expect grants a window for one request. Errors: ErrMemory (bounds, forgotten), ErrClosed.
+func (c *Conn) Expect(r *Region, off, size int64, d Direction) (*Grant, error) {
+	whole := int64(len(r.memory.bytes))
+	if off < 0 || size < 0 || size > token.MaxWindow || off > whole || size > whole-off {
+		return nil, fmt.Errorf("%w: window [%d, %d+%d) of %d bytes", ErrMemory, off, off, size, whole)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return nil, c.err
+	}
+	if r.gone || r.conn != c {
+		return nil, fmt.Errorf("%w: region is not announced", ErrMemory)
+	}
+	c.lastTag++
+	for c.lastTag == 0 || c.grants[c.lastTag] != nil {
+		c.lastTag++
+	}
+	g := &Grant{
+		conn: c,
+		descriptor: token.Descriptor{
+			Kind: token.Session, Fabric: c.fabric, SessionID: c.session,
+			Region: frame.JoinRegion(r.number, c.lastTag), Addr: uint64(off), Size: size,
+		},
+		window:    r.memory.bytes[off : off+size : off+size],
+		direction: d,
+		tag:       c.lastTag,
+	}
+	c.grants[g.tag] = g
+	return g, nil
+}
+
+// Token is the secret text for x-amz-rdma-token.
+func (g *Grant) Token() string { return g.descriptor.Encode() }
+
+// Descriptor is the grant as the server will see it.
+func (g *Grant) Descriptor() token.Descriptor { return g.descriptor }
+
+// End takes the grant back, after the request was answered or given up. It must be called once. On
+// tcp nothing of the window is touched after it has returned: a transfer that is under way may finish
+// until ctx ends, then the session ends. On shm a request that was not answered needs Fence.
+func (g *Grant) End(ctx context.Context) {
+	c := g.conn
+	stop := context.AfterFunc(ctx, func() { c.giveUp(g, context.Cause(ctx)) })
+	defer stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.grants, g.tag)
+	for g.touching > 0 || (g.begun && !g.finished && c.err == nil) {
+		c.idle.Wait()
+	}
+}
+
+// giveUp ends the session when the transfer of g is still under way.
+func (c *Conn) giveUp(g *Grant, cause error) {
+	c.mu.Lock()
+	underWay := g.touching > 0 || (g.begun && !g.finished)
+	c.mu.Unlock()
+	if underWay {
+		c.end(cause)
+	}
+	c.mu.Lock()
+	c.idle.Broadcast()
+	c.mu.Unlock()
+}
+
+// Fence ends the session and makes late access impossible. On shm the server must confirm that it
+// has no mapping left. Errors: ErrNotFenced (shm only: no confirmation before ctx ended, or the
+// session had ended before); the memory of the session's regions is then abandoned.
+func (c *Conn) Fence(ctx context.Context) error {
+	if c.fabric != "shm" {
+		c.end(errFenced)
+		c.tasks.Wait()
+		return nil
+	}
+	c.mu.Lock()
+	first := !c.fencing && c.err == nil
+	c.fencing = true
+	c.mu.Unlock()
+	if first {
+		_ = c.links[0].send(frame.Header{Type: frame.Close}) // without effect, no confirmation comes
+	}
+	select {
+	case <-c.closed:
+	case <-c.ended:
+	case <-ctx.Done():
+	}
+	c.end(errFenced)
+	c.tasks.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.confirmed {
+		return ErrNotFenced
+	}
+	return nil
+}
+
+var errFenced = errors.New("target: ended by this side")
+
+// Close ends the session without waiting for the server: on shm the memory of its regions is then
+// abandoned, unless Fence came before.
+func (c *Conn) Close() error {
+	c.end(errFenced)
+	c.tasks.Wait()
+	return nil
+}

@@ -1,15 +1,17 @@
 // Package target is the client's end of the shm and tcp fabrics: it holds the memory that a server
 // may write or read, and the data connections on which it grants that.
 //
-// Called by: client (Session, Region), fabrictest.
+// Called by: client (Session, Region), fabrictest, benchmarks.
 //
 // Invariants:
 //  1. A server touches only windows that Expect granted and End has not taken back (tcp), or regions
 //     that are announced (shm, where the kernel cannot tell windows apart).
-//  2. Memory whose session ended without a fence is abandoned: it is never given back or reused.
+//  2. Memory whose shm session ended without a fence is abandoned: it is never announced again.
 //  3. The client proves its secret and demands the server's proof before it announces memory.
+//  4. A receiver never waits for anything but its own connection, so the server's writes always
+//     progress while the client lives.
 //
-// Lock order: Conn.mu is a leaf.
+// Lock order: link.writeMu, then Conn.mu, then Memory.mu.
 //
 // What it does not do: HTTP, retries, choosing a fabric.
 package target
@@ -17,9 +19,11 @@ package target
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
+	"time"
 
 	"github.com/penstock-store/penstock/internal/frame"
-	"github.com/penstock-store/penstock/internal/token"
 )
 
 var (
@@ -29,7 +33,8 @@ var (
 	ErrRefused = errors.New("target: refused by the server")
 	// ErrNotFenced says that the server did not confirm a fence: the memory is abandoned.
 	ErrNotFenced = errors.New("target: memory not fenced")
-	// ErrMemory says that the memory does not fit: wrong kind for the fabric, bounds, freed.
+	// ErrMemory says that the memory does not fit: wrong kind for the fabric, bounds, freed,
+	// abandoned, still announced.
 	ErrMemory = errors.New("target: memory refused")
 )
 
@@ -42,26 +47,64 @@ type Options struct {
 // four fill a link or two cores.
 const DefaultConns = 4
 
+// handshakeWait bounds the opening of a data connection when the context has no deadline.
+const handshakeWait = 5 * time.Second
+
 // Dial opens the data connections of an offered session. The context bounds the handshake only.
 // Errors: ErrRefused, network errors.
 func Dial(ctx context.Context, offer frame.SessionReply, o Options) (*Conn, error) {
-	return dial(ctx, offer, o)
+	if offer.Secret == nil {
+		return nil, fmt.Errorf("%w: offer without a secret", ErrRefused)
+	}
+	want := 1
+	switch {
+	case offer.Fabric == "shm" && offer.Network == "unix":
+	case offer.Fabric == "tcp" && offer.Network == "tcp":
+		want = o.Conns
+		if want <= 0 {
+			want = DefaultConns
+		}
+	default:
+		return nil, fmt.Errorf("%w: fabric %q over %q", ErrRefused, offer.Fabric, offer.Network)
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeWait)
+	defer cancel()
+	c := newConn(offer)
+	for index := 0; index < want; index++ {
+		ready, err := c.join(ctx, offer, uint32(index))
+		if err != nil {
+			c.end(err)
+			return nil, err
+		}
+		c.limits = ready
+		want = min(want, int(ready.Conns))
+	}
+	c.start()
+	return c, nil
 }
 
-// Direction of a granted window, named by the S3 operation.
-type Direction int
-
-// Directions.
-const (
-	ForGet Direction = iota + 1 // the server writes the window
-	ForPut                      // the server reads it
-)
-
-// Grant allows one request's transfer into or out of a window, until End.
-type Grant struct {
-	conn       *Conn
-	descriptor token.Descriptor
+// join opens and proves one data connection.
+func (c *Conn) join(ctx context.Context, offer frame.SessionReply, index uint32) (frame.ReadyBody, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, offer.Network, offer.Address)
+	if err != nil {
+		return frame.ReadyBody{}, fmt.Errorf("target: dial %s: %w", offer.Fabric, err)
+	}
+	deadline, _ := ctx.Deadline()
+	_ = conn.SetDeadline(deadline)
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	ready, err := frame.Connect(conn, offer.Session, *offer.Secret, index)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = conn.Close()
+		if refused := new(frame.RefusedError); errors.As(err, &refused) {
+			return ready, fmt.Errorf("%w: %w", ErrRefused, err)
+		}
+		return ready, err
+	}
+	_ = conn.SetDeadline(time.Time{})
+	c.links = append(c.links, newLink(c, conn))
+	return ready, nil
 }
-
-// Token is the secret text for x-amz-rdma-token.
-func (g *Grant) Token() string { return g.descriptor.Encode() }

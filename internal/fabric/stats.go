@@ -14,8 +14,8 @@ type Counters struct {
 	Open      atomic.Int64 // windows now
 	Gets      atomic.Int64 // windows closed without error, for GET
 	Puts      atomic.Int64 // and for PUT
-	GetBytes  atomic.Int64 // bytes written to client memory (mapped ones as far as they were unmapped)
-	PutBytes  atomic.Int64 // bytes read from client memory
+	GetBytes  atomic.Int64 // bytes of those Gets
+	PutBytes  atomic.Int64 // bytes of those Puts
 	Failed    atomic.Int64 // windows closed with an error
 	Fenced    atomic.Int64 // sessions cut off while a window was open
 	Faults    atomic.Int64 // memory faults in client memory

@@ -9,7 +9,7 @@
 //  2. Encoding and decoding allocate nothing per frame.
 //  3. A secret leaves the package only through SessionReply.Encode.
 //
-// What it does not do: I/O, clocks, sessions; it is a leaf.
+// What it does not do: sockets, clocks, sessions; it is a leaf.
 package frame
 
 import (
@@ -66,8 +66,9 @@ const (
 	Read                          // s→c ID, Offset in the window, Size
 	Payload                       // c→s ID, Offset in the window, body: answers the oldest unanswered Read
 	Done                          // s→c ID, Status: no frame of the transfer follows
-	Ack                           // c→s ID, Status: answers Done; the memory holds what Data brought
-	lastType      = Ack
+	Ack                           // c→s ID, Size: answers Done; the memory holds the Size bytes that Data brought
+	Deny                          // c→s ID: no running request granted the window; Reads of it stay unanswered
+	lastType      = Deny
 )
 
 // Status qualifies a frame.
@@ -75,22 +76,20 @@ type Status uint8
 
 // Statuses. Zero is success.
 const (
-	StatusOK          Status = iota
-	StatusProof              // Refused: unknown session, used secret or wrong proof; they look alike
-	StatusLimit              // a limit of sessions, connections, regions or bytes
-	StatusSize               // region: size zero, too large, or not that of its memfd
-	StatusKind               // region: not a memfd, or wrong access mode
-	StatusSeals              // region: not sealed against shrinking
-	StatusSparse             // region: not populated
-	StatusDuplicate          // region: number in use
-	StatusUnknown            // no such region
-	StatusNotGranted         // client: no running request granted this window
-	StatusAborted            // Done: the server gave up, the bytes are not complete
-	StatusGet                // Start: the server will write client memory
-	StatusPut                // Start: the server will read client memory
-	StatusMap                // region: the server could not map it
-	StatusUnsupported        // protocol version
-	lastStatus        = StatusUnsupported
+	StatusOK        Status = iota
+	StatusProof            // Refused: unknown session, used secret or wrong proof; they look alike
+	StatusLimit            // a limit of sessions, connections, regions or bytes
+	StatusSize             // region: size zero, too large, or not that of its memfd
+	StatusKind             // region: not a memfd, or wrong access mode
+	StatusSeals            // region: not sealed against shrinking
+	StatusSparse           // region: not populated
+	StatusDuplicate        // region: number in use
+	StatusUnknown          // no such region
+	StatusAborted          // Done: the server gave up, the bytes are not complete
+	StatusGet              // Start: the server will write client memory
+	StatusPut              // Start: the server will read client memory
+	StatusMap              // region: the server could not map it
+	lastStatus      = StatusMap
 )
 
 // String names the status, for errors.
@@ -103,8 +102,7 @@ func (s Status) String() string {
 
 var statusNames = [...]string{
 	"ok", "proof refused", "limit reached", "size refused", "not a memfd", "not sealed", "sparse",
-	"region number in use", "no such region", "window not granted", "aborted", "get", "put", "map failed",
-	"version not supported",
+	"region number in use", "no such region", "aborted", "get", "put", "map failed",
 }
 
 // Header starts every frame.
@@ -185,7 +183,7 @@ func (t Type) bodyRange() (lo, hi uint32) {
 // FromClient tells whether the client sends frames of this type.
 func (t Type) FromClient() bool {
 	switch t {
-	case Hello, Proof, Region, Forget, Close, Ping, Payload, Ack:
+	case Hello, Proof, Region, Forget, Close, Ping, Payload, Ack, Deny:
 		return true
 	}
 	return false

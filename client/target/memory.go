@@ -1,0 +1,131 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// hugePage is the size from which huge pages are asked for.
+const hugePage = 2 << 20
+
+// Memory is memory that can be announced on a session. What NewMemory returns works for shm and tcp,
+// what WrapMemory returns for tcp.
+type Memory struct {
+	bytes []byte
+
+	mu        sync.Mutex
+	file      int // memfd, or -1
+	announced int // sessions that may touch it
+	abandoned bool
+	freed     bool
+}
+
+// NewMemory allocates size bytes as a populated memfd that is sealed against changes of its size. Its
+// pages belong to this process; they are zero.
+func NewMemory(size int) (*Memory, error) {
+	if size <= 0 {
+		return nil, fmt.Errorf("%w: size %d", ErrMemory, size)
+	}
+	file, err := unix.MemfdCreate("penstock-region", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("target: create memfd: %w", err)
+	}
+	b, err := mapSealed(file, size)
+	if err != nil {
+		_ = unix.Close(file)
+		return nil, fmt.Errorf("target: allocate %d bytes: %w", size, err)
+	}
+	return &Memory{bytes: b, file: file}, nil
+}
+
+func mapSealed(file, size int) ([]byte, error) {
+	if err := unix.Ftruncate(file, int64(size)); err != nil {
+		return nil, err
+	}
+	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(file), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, err
+	}
+	b, err := unix.Mmap(file, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	if size >= hugePage {
+		_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // a wish: the kernel may have no huge pages
+	}
+	if err := populate(b); err != nil {
+		_ = unix.Munmap(b)
+		return nil, err
+	}
+	return b, nil
+}
+
+// populate gives every page memory, so that it is charged to this process and the server finds no
+// sparse region.
+func populate(b []byte) error {
+	err := unix.Madvise(b, unix.MADV_POPULATE_WRITE)
+	if !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	for i := 0; i < len(b); i += os.Getpagesize() { // before Linux 5.14
+		b[i] = 0
+	}
+	return nil
+}
+
+// WrapMemory takes memory of the caller, for tcp. The caller keeps it reachable and in place until the
+// session has ended or the region is forgotten.
+func WrapMemory(b []byte) *Memory { return &Memory{bytes: b, file: -1} }
+
+// Bytes is the memory.
+func (m *Memory) Bytes() []byte { return m.bytes }
+
+// Abandoned tells whether an shm session ended without confirming its fence while the memory was
+// announced: its content may still change at any time, so it cannot be announced again. Free it and
+// allocate anew.
+func (m *Memory) Abandoned() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.abandoned
+}
+
+// Free gives memory of NewMemory back; its slices must not be used any more. Pages of abandoned memory
+// live on until the server lets go of them, but nothing else will get them before. Errors: ErrMemory
+// while it is announced on a session.
+func (m *Memory) Free() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.announced > 0 {
+		return fmt.Errorf("%w: announced on a session", ErrMemory)
+	}
+	if m.freed || m.file < 0 {
+		return nil
+	}
+	m.freed = true
+	return errors.Join(unix.Munmap(m.bytes), unix.Close(m.file))
+}
+
+// announce counts a session in.
+func (m *Memory) announce(fabric string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.freed || m.abandoned || len(m.bytes) == 0 || (fabric == "shm" && m.file < 0) {
+		return fmt.Errorf("%w: freed, abandoned, empty or no memfd", ErrMemory)
+	}
+	m.announced++
+	return nil
+}
+
+// release counts a session out; without a fence the memory is abandoned.
+func (m *Memory) release(fenced bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.announced--
+	if !fenced {
+		m.abandoned = true
+	}
+}

@@ -1,0 +1,86 @@
+package fabrictest
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/penstock-store/penstock/client/target"
+	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/frame"
+)
+
+// TargetOffer turns a server's offer into what the client's end takes.
+func TargetOffer(o fabric.SessionOffer) frame.SessionReply {
+	secret := o.Secret.Reveal()
+	return frame.SessionReply{
+		Session: o.ID, Secret: &secret, Fabric: o.Fabric, Network: o.Network, Address: o.Address, Expires: o.Expires,
+	}
+}
+
+// DialTarget is the Dial of fabrics that package client/target speaks.
+func DialTarget(ctx context.Context, o fabric.SessionOffer) (Client, error) {
+	c, err := target.Dial(ctx, TargetOffer(o), target.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &targetClient{conn: c}, nil
+}
+
+type targetClient struct {
+	conn *target.Conn
+
+	mu     sync.Mutex
+	memory []*target.Memory
+}
+
+func (c *targetClient) Register(ctx context.Context, size int) (Region, error) {
+	m, err := target.NewMemory(size)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.memory = append(c.memory, m)
+	c.mu.Unlock()
+	r, err := c.conn.Register(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return targetRegion{conn: c.conn, region: r}, nil
+}
+
+func (c *targetClient) Fence(ctx context.Context) error { return c.conn.Fence(ctx) }
+
+// Drop closes the connections at once; the test may still watch the memory.
+func (c *targetClient) Drop() { _ = c.conn.Close() }
+
+// Free drops the session and gives the memory back.
+func (c *targetClient) Free() error {
+	c.Drop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var errs []error
+	for _, m := range c.memory {
+		errs = append(errs, m.Free())
+	}
+	c.memory = nil
+	return errors.Join(errs...)
+}
+
+func (c *targetClient) Done() <-chan struct{} { return c.conn.Done() }
+
+type targetRegion struct {
+	conn   *target.Conn
+	region *target.Region
+}
+
+func (r targetRegion) Bytes() []byte                    { return r.region.Bytes() }
+func (r targetRegion) Forget(ctx context.Context) error { return r.region.Forget(ctx) }
+
+func (r targetRegion) Grant(off, size int64, d fabric.Direction) (Window, error) {
+	direction := target.ForGet
+	if d == fabric.ForPut {
+		direction = target.ForPut
+	}
+	return r.conn.Expect(r.region, off, size, direction)
+}

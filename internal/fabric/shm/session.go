@@ -1,0 +1,310 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/frame"
+)
+
+// session serves the data connection of one client.
+type session struct {
+	fabric  *Fabric
+	conn    *net.UnixConn
+	core    *fabric.Session // set by Admit
+	orderly atomic.Bool     // the client sent Close: the connection lives until Closed was sent
+	forgets sync.WaitGroup
+
+	writeMu sync.Mutex // of whole frames
+}
+
+var _ fabric.Carrier = (*session)(nil)
+
+// Hangup closes the connection, which ends serve.
+func (s *session) Hangup() {
+	if !s.orderly.Load() {
+		_ = s.conn.Close()
+	}
+}
+
+// Secret is the secret of an offer.
+func (s *session) Secret(h frame.HelloBody) ([32]byte, bool) {
+	secret, ok := s.fabric.roster.OfferSecret(h.Session)
+	return secret.Reveal(), ok && h.Index == 0
+}
+
+// Admit makes the offer a session, once.
+func (s *session) Admit(h frame.HelloBody) frame.Status {
+	core, err := s.fabric.roster.Admit(h.Session, s)
+	if err != nil {
+		return frame.StatusProof
+	}
+	s.core = core
+	return frame.StatusOK
+}
+
+func (f *Fabric) serve(conn *net.UnixConn) {
+	defer func() { _ = conn.Close() }()
+	s := &session{fabric: f, conn: conn}
+	limits := f.roster.Limits()
+	_ = conn.SetDeadline(time.Now().Add(handshakeWait))
+	_, err := frame.Accept(conn, s, frame.ReadyBody{
+		RegionBytes: uint64(limits.MappedBytes),
+		Regions:     uint32(limits.RegionsPerSession),
+		Conns:       1,
+		Payload:     frame.MaxPayload,
+		IdleMillis:  uint32(limits.IdleWait.Milliseconds()),
+	})
+	f.doneWaiting(conn)
+	if s.core == nil {
+		f.roster.Counters.Refused.Add(1)
+		f.logger.Debug("data connection refused", "fabric", Name, "error", err)
+		return
+	}
+	if err != nil {
+		s.core.Cut(fabric.ErrPeerGone)
+		return
+	}
+	_ = conn.SetDeadline(time.Time{})
+	s.logPeer()
+	err = s.receive()
+	if s.orderly.Load() {
+		s.finish()
+		return
+	}
+	s.core.Cut(err)
+	s.forgets.Wait()
+}
+
+// logPeer records who is at the other end, as the kernel says.
+func (s *session) logPeer() {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return
+	}
+	var cred *unix.Ucred
+	_ = raw.Control(func(fd uintptr) { cred, _ = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if cred != nil {
+		s.fabric.logger.Debug("session open", "fabric", Name, "principal", s.core.Principal,
+			"peer_pid", cred.Pid, "peer_uid", cred.Uid)
+	}
+}
+
+// receive takes frames until the connection ends, or until Close, and returns why.
+func (s *session) receive() error {
+	idle := s.fabric.roster.Limits().IdleWait
+	for {
+		_ = s.conn.SetReadDeadline(time.Now().Add(idle))
+		h, file, err := s.readFrame()
+		if errors.Is(err, errNoFrame) && !s.core.Idle(idle) {
+			continue
+		}
+		if err == nil {
+			err = s.answer(h, file)
+		}
+		if file >= 0 {
+			_ = unix.Close(file)
+		}
+		if err != nil || s.orderly.Load() {
+			return err
+		}
+	}
+}
+
+// errNoFrame says that the idle wait passed without a byte.
+var errNoFrame = fmt.Errorf("shm: no frame: %w", fabric.ErrIdle)
+
+// readFrame reads one header and the descriptor that came with it, or -1.
+func (s *session) readFrame() (frame.Header, int, error) {
+	var b [frame.HeaderBytes]byte
+	file := -1
+	for n := 0; n < len(b); {
+		got, fds, err := s.readSome(b[n:])
+		for i, fd := range fds {
+			if i == 0 && file < 0 {
+				file = fd
+				continue
+			}
+			_ = unix.Close(fd)
+			err = fmt.Errorf("%w: more than one descriptor", fabric.ErrProtocol)
+		}
+		switch {
+		case err == nil && got == 0:
+			return frame.Header{}, file, fabric.ErrPeerGone
+		case errors.Is(err, os.ErrDeadlineExceeded) && n == 0:
+			return frame.Header{}, file, errNoFrame
+		case errors.Is(err, fabric.ErrProtocol):
+			return frame.Header{}, file, err
+		case err != nil:
+			return frame.Header{}, file, fmt.Errorf("%w: %w", fabric.ErrPeerGone, err)
+		}
+		n += got
+	}
+	h, err := frame.Decode(b[:])
+	if err != nil {
+		return h, file, fmt.Errorf("%w: %w", fabric.ErrProtocol, err)
+	}
+	return h, file, nil
+}
+
+// readSome reads bytes, and at most two descriptors: the second proves that there is one too many.
+// What does not fit is closed by the kernel.
+func (s *session) readSome(b []byte) (int, []int, error) {
+	const fdBytes = 4
+	oob := make([]byte, unix.CmsgSpace(2*fdBytes))
+	n, oobn, flags, _, err := s.conn.ReadMsgUnix(b, oob)
+	if errors.Is(err, io.EOF) {
+		n, err = 0, nil
+	}
+	var fds []int
+	messages, parseErr := unix.ParseSocketControlMessage(oob[:oobn])
+	for i := range messages {
+		got, rightsErr := unix.ParseUnixRights(&messages[i])
+		if rightsErr == nil {
+			fds = append(fds, got...)
+		}
+	}
+	if err == nil && (parseErr != nil || flags&unix.MSG_CTRUNC != 0) {
+		err = fmt.Errorf("%w: control message", fabric.ErrProtocol)
+	}
+	return n, fds, err
+}
+
+// answer acts on one frame. An error ends the session.
+func (s *session) answer(h frame.Header, file int) error {
+	if file >= 0 && h.Type != frame.Region {
+		return fmt.Errorf("%w: descriptor with a frame of type %d", fabric.ErrProtocol, h.Type)
+	}
+	switch h.Type {
+	case frame.Region:
+		return s.announce(h, file)
+	case frame.Forget:
+		return s.forget(h)
+	case frame.Ping:
+		return s.send(frame.Header{Type: frame.Pong})
+	case frame.Close:
+		s.orderly.Store(true)
+		return nil
+	}
+	return fmt.Errorf("%w: frame of type %d", fabric.ErrProtocol, h.Type)
+}
+
+// announce maps the memory of a new region. A refused region does not end the session.
+func (s *session) announce(h frame.Header, file int) error {
+	status := s.mapRegion(h, file)
+	if status != frame.StatusOK {
+		s.fabric.roster.Counters.Rejected.Add(1)
+		return s.send(frame.Header{Type: frame.RegionRefused, Region: h.Region, Status: status})
+	}
+	return s.send(frame.Header{Type: frame.RegionOK, Region: h.Region})
+}
+
+func (s *session) mapRegion(h frame.Header, file int) frame.Status {
+	if h.Size == 0 || h.Size > frame.MaxRegionBytes || h.Region > 1<<32-1 {
+		return frame.StatusSize
+	}
+	size := int64(h.Size)
+	if status := checkFile(file, size); status != frame.StatusOK {
+		return status
+	}
+	g, err := s.core.Reserve(uint32(h.Region), size, size)
+	switch {
+	case errors.Is(err, fabric.ErrLimit):
+		return frame.StatusLimit
+	case err != nil:
+		return frame.StatusDuplicate
+	}
+	m, err := mapFile(file, size)
+	if err != nil {
+		s.core.Unreserve(g)
+		s.fabric.logger.Warn("region not mapped", "fabric", Name, "error", err)
+		return frame.StatusMap
+	}
+	if err := s.core.Publish(g, m); err != nil {
+		m.Sever()
+		return frame.StatusMap // nobody reads it: the session has ended
+	}
+	return frame.StatusOK
+}
+
+// checkFile tells whether the descriptor is memory that stays where it is: a regular file with
+// seals (only a memfd has the shrink seal), of exactly this size, with a page behind every byte. The
+// client can still punch holes later; a touch then allocates a zero page, which stays within what
+// the ledger lets the principal map.
+func checkFile(file int, size int64) frame.Status {
+	if file < 0 {
+		return frame.StatusKind
+	}
+	var st unix.Stat_t
+	if unix.Fstat(file, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return frame.StatusKind
+	}
+	seals, err := unix.FcntlInt(uintptr(file), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return frame.StatusKind
+	}
+	if seals&unix.F_SEAL_SHRINK == 0 {
+		return frame.StatusSeals
+	}
+	flags, err := unix.FcntlInt(uintptr(file), unix.F_GETFL, 0)
+	if err != nil || flags&unix.O_ACCMODE != unix.O_RDWR || seals&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0 {
+		return frame.StatusKind
+	}
+	if st.Size != size {
+		return frame.StatusSize
+	}
+	const blockBytes = 512 // of st_blocks, whatever the file system
+	if st.Blocks*blockBytes < size {
+		return frame.StatusSparse
+	}
+	return frame.StatusOK
+}
+
+func (s *session) forget(h frame.Header) error {
+	number := uint32(h.Region)
+	var finish func() bool
+	if h.Region <= 1<<32-1 {
+		finish = s.core.Forget(number)
+	}
+	if finish == nil {
+		return s.send(frame.Header{Type: frame.Forgotten, Region: h.Region, Status: frame.StatusUnknown})
+	}
+	s.forgets.Go(func() { // open windows may take a while; the end of the client is noticed meanwhile
+		if !finish() {
+			return
+		}
+		if err := s.send(frame.Header{Type: frame.Forgotten, Region: h.Region}); err != nil {
+			s.core.Cut(err)
+		}
+	})
+	return nil
+}
+
+// finish answers Close: running transfers get a grace, then no mapping is left, and the client is
+// told so.
+func (s *session) finish() {
+	s.core.Drain(s.fabric.roster.Limits().DrainWait)
+	s.core.Cut(fabric.ErrPeerGone)
+	s.forgets.Wait()
+	_ = s.send(frame.Header{Type: frame.Closed}) // a client that is gone needs no answer
+}
+
+// send writes a control frame; a client that does not read loses its session.
+func (s *session) send(h frame.Header) error {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	_ = s.conn.SetWriteDeadline(time.Now().Add(writeWait))
+	if err := frame.WriteFrame(s.conn, h, nil); err != nil {
+		return fmt.Errorf("%w: %w", fabric.ErrPeerGone, err)
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+// Package shm is the server's end of the shm fabric: client memory is a memfd that the client passes
+// over a Unix socket, and that this process maps. Moving bytes is a copy, or the drive reads
+// straight into the mapping (fabric.Mapper).
+//
+// Called by: fabric.Manager; built by server. docs/wire.md has the protocol.
+//
+// Invariants:
+//  1. Only a memfd that is sealed against shrinking, fully populated and of the announced size is
+//     mapped, once, and only after its session has proved its secret.
+//  2. Client memory is touched only between enter and leave of its mapping, under a fault guard (or
+//     by a kernel read through Map); a fault is an error of that transfer.
+//  3. When a session has been cut, no mapping of its memory exists; late copies meet private memory.
+//  4. A client costs at most: its sockets, its regions within the ledger's limits, two goroutines per
+//     session and one per region that is being forgotten.
+//
+// The socket is abstract unless a path is given. An abstract socket has no permissions, and a path
+// gets mode 0666: any local user may connect, and only the proof of a session's secret counts.
+//
+// Lock order: fabric.Session, then mapping.mu; session.writeMu is a leaf.
+//
+// What it does not do: memory of other processes that is no memfd, HTTP, verification.
+package shm
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/token"
+)
+
+// Name is the fabric's name in tokens and in the control plane.
+const Name = "shm"
+
+const (
+	// maxHandshakes bounds connections that have not proved a secret yet; a handshake takes
+	// microseconds, so a queue means an attack.
+	maxHandshakes = 64
+	// handshakeWait bounds a handshake: a living client on this host needs no seconds.
+	handshakeWait = 5 * time.Second
+	// writeWait bounds the write of a control frame to a client that does not read.
+	writeWait = 5 * time.Second
+)
+
+// Options configure the fabric.
+type Options struct {
+	Ledger  *fabric.Ledger
+	Address string // socket path, or "@name" for an abstract one; empty draws an abstract name
+	Logger  *slog.Logger
+}
+
+// Fabric listens for data connections and opens windows.
+type Fabric struct {
+	address  string
+	listener *net.UnixListener
+	roster   *fabric.Roster
+	logger   *slog.Logger
+	tasks    sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	waiting map[net.Conn]struct{} // in their handshake
+}
+
+var (
+	_ fabric.Fabric        = (*Fabric)(nil)
+	_ fabric.SessionOpener = (*Fabric)(nil)
+	_ fabric.StatsReporter = (*Fabric)(nil)
+)
+
+// New starts to listen.
+func New(o Options) (*Fabric, error) {
+	address := o.Address
+	if address == "" {
+		var name [16]byte
+		_, _ = rand.Read(name[:]) // documented to never fail
+		address = "@penstock-shm-" + hex.EncodeToString(name[:])
+	}
+	listener, err := listen(address)
+	if err != nil {
+		return nil, fmt.Errorf("shm: listen %s: %w", address, err)
+	}
+	f := &Fabric{
+		address:  address,
+		listener: listener,
+		roster:   fabric.NewRoster(Name, o.Ledger),
+		logger:   o.Logger,
+		waiting:  make(map[net.Conn]struct{}),
+	}
+	if f.logger == nil {
+		f.logger = slog.New(slog.DiscardHandler)
+	}
+	f.tasks.Go(f.accept)
+	return f, nil
+}
+
+func listen(address string) (*net.UnixListener, error) {
+	at := &net.UnixAddr{Name: address, Net: "unix"}
+	l, err := net.ListenUnix("unix", at)
+	if address[0] == '@' {
+		return l, err
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		// A socket file outlives a process that was killed. Nobody listens: take its place.
+		if c, dialErr := net.DialUnix("unix", nil, at); dialErr == nil {
+			_ = c.Close()
+			return nil, err
+		}
+		if err := os.Remove(address); err != nil {
+			return nil, err
+		}
+		l, err = net.ListenUnix("unix", at)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(address, 0o666); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (f *Fabric) accept() {
+	for {
+		conn, err := f.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			f.logger.Warn("data connection not accepted", "fabric", Name, "error", err)
+			if !f.pause() {
+				return
+			}
+			continue
+		}
+		if !f.admitWaiting(conn) {
+			f.roster.Counters.Refused.Add(1)
+			_ = conn.Close()
+			continue
+		}
+		f.tasks.Go(func() { f.serve(conn) })
+	}
+}
+
+// pause waits a moment after a failed accept (no descriptors left); false means closed.
+func (f *Fabric) pause() bool {
+	const moment = 50 * time.Millisecond
+	timer := time.NewTimer(moment)
+	defer timer.Stop()
+	<-timer.C
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.closed
+}
+
+func (f *Fabric) admitWaiting(conn net.Conn) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed || len(f.waiting) >= maxHandshakes {
+		return false
+	}
+	f.waiting[conn] = struct{}{}
+	return true
+}
+
+func (f *Fabric) doneWaiting(conn net.Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.waiting, conn)
+}
+
+// Name is "shm".
+func (f *Fabric) Name() string { return Name }
+
+// Rails has one rail, the host itself.
+func (f *Fabric) Rails() []fabric.Rail {
+	return []fabric.Rail{{Fabric: Name, Name: "host", Network: "unix", Address: f.address, Up: true}}
+}
+
+// Stats reads the counters.
+func (f *Fabric) Stats() fabric.Stats { return f.roster.Counters.Read(Name) }
+
+// NewSession offers a session to the principal.
+func (f *Fabric) NewSession(principal string) (fabric.SessionOffer, error) {
+	offer, err := f.roster.Offer(principal)
+	offer.Network, offer.Address = "unix", f.address
+	return offer, err
+}
+
+// RevokePrincipal cuts the principal's sessions; their memory is out of reach when it returns.
+func (f *Fabric) RevokePrincipal(principal string) { f.roster.Revoke(principal) }
+
+// Open pins the window that the descriptor names.
+func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fabric.Remote, error) {
+	if d.Kind != token.Session || d.Fabric != Name {
+		return nil, fabric.ErrNoFabric
+	}
+	s, err := f.roster.Find(d.SessionID)
+	if err != nil {
+		return nil, err
+	}
+	w, err := s.Open(d, g)
+	if err != nil {
+		return nil, err
+	}
+	return &remote{window: w, mapping: w.Backing.(*mapping), faults: &f.roster.Counters.Faults}, nil
+}
+
+// Close cuts all sessions and waits for their goroutines.
+func (f *Fabric) Close() error {
+	f.mu.Lock()
+	again := f.closed
+	f.closed = true
+	for conn := range f.waiting {
+		_ = conn.Close()
+	}
+	f.mu.Unlock()
+	var err error
+	if !again {
+		err = f.listener.Close()
+	}
+	f.roster.Close()
+	f.tasks.Wait()
+	return err
+}

@@ -1,0 +1,193 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/frame"
+)
+
+// session is the connections of one client. Connections are only added until the session ends.
+type session struct {
+	fabric *Fabric
+
+	mu    sync.Mutex
+	gone  bool
+	conns []*conn
+	used  [frame.MaxConns]bool // indices that were proved
+}
+
+var _ fabric.Carrier = (*session)(nil)
+
+// Hangup closes all connections, which ends their readers.
+func (s *session) Hangup() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone = true
+	for _, c := range s.conns {
+		_ = c.net.Close()
+	}
+}
+
+// pick returns the connection with the fewest transfers.
+func (s *session) pick() *conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	best := s.conns[0]
+	for _, c := range s.conns[1:] {
+		if c.load.Load() < best.load.Load() {
+			best = c
+		}
+	}
+	best.load.Add(1)
+	return best
+}
+
+// gate is the server's side of one handshake.
+type gate struct {
+	fabric *Fabric
+	net    *net.TCPConn
+	conn   *conn // set by Admit
+}
+
+// Secret is that of an offer for the first connection, and of the live session for the others.
+func (g *gate) Secret(h frame.HelloBody) ([32]byte, bool) {
+	if h.Index == 0 {
+		secret, ok := g.fabric.roster.OfferSecret(h.Session)
+		return secret.Reveal(), ok
+	}
+	core, err := g.fabric.roster.Find(h.Session)
+	if err != nil {
+		return [32]byte{}, false
+	}
+	return core.Secret.Reveal(), true
+}
+
+// Admit adds the connection to its session. Each index counts once.
+func (g *gate) Admit(h frame.HelloBody) frame.Status {
+	if h.Index == 0 {
+		s := &session{fabric: g.fabric}
+		g.conn = newConn(s, g.net, 0)
+		s.conns, s.used[0] = []*conn{g.conn}, true
+		core, err := g.fabric.roster.Admit(h.Session, s)
+		if err != nil {
+			g.conn = nil
+			return frame.StatusProof
+		}
+		g.conn.core = core
+		return frame.StatusOK
+	}
+	core, err := g.fabric.roster.Find(h.Session)
+	if err != nil {
+		return frame.StatusProof
+	}
+	s := core.Carrier.(*session)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone || s.used[h.Index] {
+		return frame.StatusProof
+	}
+	s.used[h.Index] = true
+	g.conn = newConn(s, g.net, h.Index)
+	g.conn.core = core
+	s.conns = append(s.conns, g.conn)
+	return frame.StatusOK
+}
+
+func (f *Fabric) serve(nc *net.TCPConn) {
+	defer func() { _ = nc.Close() }()
+	limits := f.roster.Limits()
+	_ = nc.SetDeadline(time.Now().Add(handshakeWait))
+	_ = nc.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive, Count: 4})
+	g := &gate{fabric: f, net: nc}
+	_, err := frame.Accept(nc, g, frame.ReadyBody{
+		RegionBytes: frame.MaxRegionBytes, // nothing is mapped
+		Regions:     uint32(limits.RegionsPerSession),
+		Conns:       frame.MaxConns,
+		Payload:     frame.MaxPayload,
+		IdleMillis:  uint32(limits.IdleWait.Milliseconds()),
+	})
+	f.doneWaiting(nc)
+	if g.conn == nil {
+		f.roster.Counters.Refused.Add(1)
+		f.logger.Debug("data connection refused", "fabric", Name, "error", err)
+		return
+	}
+	c := g.conn
+	var replies sync.WaitGroup
+	if err == nil {
+		_ = nc.SetDeadline(time.Time{})
+		f.logger.Debug("data connection open", "fabric", Name, "principal", c.core.Principal,
+			"peer", nc.RemoteAddr().String())
+		replies.Go(c.reply)
+		err = c.receive()
+	} else {
+		err = fmt.Errorf("%w: %w", fabric.ErrPeerGone, err)
+	}
+	c.core.Cut(err)
+	c.fail()
+	replies.Wait()
+	c.forgets.Wait()
+}
+
+// answer acts on a control frame of the client. An error ends the session.
+func (c *conn) answer(h frame.Header) error {
+	switch h.Type {
+	case frame.Ping:
+		return c.queue(frame.Header{Type: frame.Pong})
+	case frame.Region:
+		return c.announce(h)
+	case frame.Forget:
+		return c.forget(h)
+	case frame.Close:
+		return fabric.ErrPeerGone
+	}
+	return fmt.Errorf("%w: frame of type %d", fabric.ErrProtocol, h.Type)
+}
+
+func (c *conn) announce(h frame.Header) error {
+	status := frame.StatusOK
+	if h.Size == 0 || h.Size > frame.MaxRegionBytes || h.Region > 1<<32-1 {
+		status = frame.StatusSize
+	} else {
+		g, err := c.core.Reserve(uint32(h.Region), int64(h.Size), 0)
+		switch {
+		case errors.Is(err, fabric.ErrLimit):
+			status = frame.StatusLimit
+		case err != nil:
+			status = frame.StatusDuplicate
+		default:
+			if err := c.core.Publish(g, nil); err != nil {
+				return err
+			}
+		}
+	}
+	if status != frame.StatusOK {
+		c.session.fabric.roster.Counters.Rejected.Add(1)
+		return c.queue(frame.Header{Type: frame.RegionRefused, Region: h.Region, Status: status})
+	}
+	return c.queue(frame.Header{Type: frame.RegionOK, Region: h.Region})
+}
+
+func (c *conn) forget(h frame.Header) error {
+	var finish func() bool
+	if h.Region <= 1<<32-1 {
+		finish = c.core.Forget(uint32(h.Region))
+	}
+	if finish == nil {
+		return c.queue(frame.Header{Type: frame.Forgotten, Region: h.Region, Status: frame.StatusUnknown})
+	}
+	c.forgets.Go(func() {
+		if !finish() {
+			return
+		}
+		if err := c.queue(frame.Header{Type: frame.Forgotten, Region: h.Region}); err != nil {
+			c.core.Cut(err)
+		}
+	})
+	return nil
+}

@@ -1,0 +1,202 @@
+// Package tcp is the server's end of the tcp fabric: payload moves as frames over data connections,
+// and the client's receiver places it. docs/wire.md has the protocol.
+//
+// Called by: fabric.Manager; built by server.
+//
+// Invariants:
+//  1. A session has at most frame.MaxConns connections, each proved by HMAC; a transfer uses one.
+//  2. Payload is written from arena buffers and read into them without a copy or an allocation.
+//  3. What the client sends is checked against what was asked: frames answer the oldest read exactly.
+//  4. A connection's reader waits for nothing but its connection; so a client that sends always
+//     progresses, and one that stalls costs only its own session.
+//  5. Closing the connections is the fence. It happens when a deadline passes with operations under way.
+//
+// Lock order: fabric.Session, then conn.mu; conn.writing (a semaphore) before conn.mu. No lock but
+// the connection's own write semaphore is held over a write.
+//
+// What it does not do: encryption, congestion control of its own, verification.
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/token"
+)
+
+// Name is the fabric's name in tokens and in the control plane.
+const Name = "tcp"
+
+const (
+	// maxHandshakes bounds connections that have not proved a secret yet, against floods.
+	maxHandshakes = 128
+	// handshakeWait bounds a handshake: three round trips and a proof.
+	handshakeWait = 5 * time.Second
+	// closeGrace bounds the last exchange of a transfer whose deadline is near or over.
+	closeGrace = 500 * time.Millisecond
+	// keepAlive finds clients whose machine is gone while nothing is sent.
+	keepAlive = 15 * time.Second
+)
+
+// Options configure the fabric.
+type Options struct {
+	Ledger  *fabric.Ledger
+	Address string // "host:port"; port 0 draws one
+	// Advertise is what clients are told to dial; empty means the address listened on.
+	Advertise string
+	Logger    *slog.Logger
+}
+
+// Fabric listens for data connections and opens windows.
+type Fabric struct {
+	address  string
+	listener net.Listener
+	roster   *fabric.Roster
+	logger   *slog.Logger
+	tasks    sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	waiting map[net.Conn]struct{} // in their handshake
+}
+
+var (
+	_ fabric.Fabric        = (*Fabric)(nil)
+	_ fabric.SessionOpener = (*Fabric)(nil)
+	_ fabric.StatsReporter = (*Fabric)(nil)
+)
+
+// New starts to listen.
+func New(o Options) (*Fabric, error) {
+	listener, err := net.Listen("tcp", o.Address)
+	if err != nil {
+		return nil, fmt.Errorf("tcp: listen %s: %w", o.Address, err)
+	}
+	f := &Fabric{
+		address:  o.Advertise,
+		listener: listener,
+		roster:   fabric.NewRoster(Name, o.Ledger),
+		logger:   o.Logger,
+		waiting:  make(map[net.Conn]struct{}),
+	}
+	if f.address == "" {
+		f.address = listener.Addr().String()
+	}
+	if f.logger == nil {
+		f.logger = slog.New(slog.DiscardHandler)
+	}
+	f.tasks.Go(f.accept)
+	return f, nil
+}
+
+func (f *Fabric) accept() {
+	for {
+		conn, err := f.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			f.logger.Warn("data connection not accepted", "fabric", Name, "error", err)
+			if !f.pause() {
+				return
+			}
+			continue
+		}
+		if !f.admitWaiting(conn) {
+			f.roster.Counters.Refused.Add(1)
+			_ = conn.Close()
+			continue
+		}
+		f.tasks.Go(func() { f.serve(conn.(*net.TCPConn)) })
+	}
+}
+
+// pause waits a moment after a failed accept (no descriptors left); false means closed.
+func (f *Fabric) pause() bool {
+	const moment = 50 * time.Millisecond
+	timer := time.NewTimer(moment)
+	defer timer.Stop()
+	<-timer.C
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.closed
+}
+
+func (f *Fabric) admitWaiting(conn net.Conn) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed || len(f.waiting) >= maxHandshakes {
+		return false
+	}
+	f.waiting[conn] = struct{}{}
+	return true
+}
+
+func (f *Fabric) doneWaiting(conn net.Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.waiting, conn)
+}
+
+// Name is "tcp".
+func (f *Fabric) Name() string { return Name }
+
+// Rails has one rail, the listener.
+func (f *Fabric) Rails() []fabric.Rail {
+	return []fabric.Rail{{
+		Fabric: Name, Name: f.listener.Addr().String(), Network: "tcp", Address: f.address, Up: true,
+	}}
+}
+
+// Stats reads the counters.
+func (f *Fabric) Stats() fabric.Stats { return f.roster.Counters.Read(Name) }
+
+// NewSession offers a session to the principal.
+func (f *Fabric) NewSession(principal string) (fabric.SessionOffer, error) {
+	offer, err := f.roster.Offer(principal)
+	offer.Network, offer.Address = "tcp", f.address
+	return offer, err
+}
+
+// RevokePrincipal cuts the principal's sessions.
+func (f *Fabric) RevokePrincipal(principal string) { f.roster.Revoke(principal) }
+
+// Open pins the window that the descriptor names and picks the connection with the fewest transfers.
+func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fabric.Remote, error) {
+	if d.Kind != token.Session || d.Fabric != Name {
+		return nil, fabric.ErrNoFabric
+	}
+	core, err := f.roster.Find(d.SessionID)
+	if err != nil {
+		return nil, err
+	}
+	w, err := core.Open(d, g)
+	if err != nil {
+		return nil, err
+	}
+	return newRemote(w, core.Carrier.(*session).pick()), nil
+}
+
+// Close cuts all sessions and waits for their goroutines.
+func (f *Fabric) Close() error {
+	f.mu.Lock()
+	again := f.closed
+	f.closed = true
+	for conn := range f.waiting {
+		_ = conn.Close()
+	}
+	f.mu.Unlock()
+	var err error
+	if !again {
+		err = f.listener.Close()
+	}
+	f.roster.Close()
+	f.tasks.Wait()
+	return err
+}

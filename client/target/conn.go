@@ -266,10 +266,22 @@ func (g *Grant) Token() string { return g.descriptor.Encode() }
 // Descriptor is the grant as the server will see it.
 func (g *Grant) Descriptor() token.Descriptor { return g.descriptor }
 
+// endWait bounds how long End waits for a transfer under way: the server closes it before it answers,
+// so a transfer that outlives the answer belongs to a request that was given up.
+const endWait = time.Second
+
 // End takes the grant back, after the request was answered or given up. It must be called once. On
 // tcp nothing of the window is touched after it has returned: a transfer that is under way may finish
-// until ctx ends, then the session ends. On shm a request that was not answered needs Fence.
-func (g *Grant) End(ctx context.Context) {
+// for a second, then the session ends. On shm a request that was not answered needs Fence. Errors:
+// ErrClosed, when the session ended before the transfer.
+func (g *Grant) End() error {
+	ctx, cancel := context.WithTimeout(context.Background(), endWait)
+	defer cancel()
+	return g.EndContext(ctx)
+}
+
+// EndContext is End with the caller's bound.
+func (g *Grant) EndContext(ctx context.Context) error {
 	c := g.conn
 	stop := context.AfterFunc(ctx, func() { c.giveUp(g, context.Cause(ctx)) })
 	defer stop()
@@ -279,6 +291,10 @@ func (g *Grant) End(ctx context.Context) {
 	for g.touching > 0 || (g.begun && !g.finished && c.err == nil) {
 		c.idle.Wait()
 	}
+	if g.begun && !g.finished {
+		return c.err
+	}
+	return nil
 }
 
 // giveUp ends the session when the transfer of g is still under way.

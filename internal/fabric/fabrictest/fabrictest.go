@@ -65,8 +65,8 @@ type Region interface {
 // Window is a granted window.
 type Window interface {
 	Descriptor() token.Descriptor
-	// End takes the grant back; the context bounds the wait for a transfer under way.
-	End(ctx context.Context)
+	// EndContext takes the grant back; the context bounds the wait for a transfer under way.
+	EndContext(ctx context.Context) error
 }
 
 // Limits of the suite's waits: generous, since they only matter when something hangs.

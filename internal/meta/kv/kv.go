@@ -68,7 +68,8 @@ type Next struct {
 
 // Tx is one try of a transaction. It reads its own writes. Not for concurrent use. Once a call has
 // returned an error other than ErrNotFound, or fn of a Scan one of its own, fn should return it;
-// after ErrTooLarge or a lost conflict the transaction cannot commit.
+// after ErrTooLarge or a lost conflict the transaction cannot commit. Put and Delete copy what they
+// are given. Keys are not empty.
 type Tx interface {
 	Reader
 	Put(key, value []byte) error

@@ -38,6 +38,9 @@ func scan(ctx context.Context, state *pdb.Snapshot, r scanRange, fn scanFunc) (e
 	if err := ctx.Err(); err != nil || (r.to != nil && bytes.Compare(r.from, r.to) >= 0) {
 		return err
 	}
+	if len(r.from) == 0 {
+		r.from = nil // Pebble wants "no bound" told apart from an empty one
+	}
 	it, err := state.NewIterWithContext(ctx, &pdb.IterOptions{LowerBound: r.from, UpperBound: r.to})
 	if err != nil {
 		return fmt.Errorf("pebble: scan: %w", err)
@@ -102,7 +105,11 @@ func (c *cursor) look(from, to []byte) {
 
 // seek goes to the first key ≥ key.
 func (c *cursor) seek(key []byte) {
-	c.valid = c.it.SeekGE(key)
+	if len(key) == 0 {
+		c.valid = c.it.First()
+	} else {
+		c.valid = c.it.SeekGE(key)
+	}
 	c.loadOwn(key, false)
 }
 

@@ -45,7 +45,7 @@ func TestSinksMoveEveryByte(t *testing.T) {
 							t.Fatal(err)
 						}
 						if !bytes.Equal(got(), p) || dst.Bytes() != int64(n) {
-							t.Fatalf("%d bytes in pieces of %d: %d moved, equal: %v", n, piece, dst.Bytes(), bytes.Equal(got(), p))
+							t.Fatalf("%d bytes in pieces of %d: %d moved, or wrong ones", n, piece, dst.Bytes())
 						}
 					})
 				}

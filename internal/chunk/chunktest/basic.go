@@ -38,7 +38,8 @@ func ranges(n int64) []chunk.Range {
 
 func (s *suite) testSizes() {
 	for _, n := range []int{
-		1, 4095, 4096, 4097, block - 1, block, block + 1, 2 * block, 3*block + 17, 1<<20 - 1, 1 << 20, 1<<20 + 1, chunk.MaxBytes,
+		1, 4095, 4096, 4097, block - 1, block, block + 1, 2 * block, 3*block + 17,
+		1<<20 - 1, 1 << 20, 1<<20 + 1, chunk.MaxBytes,
 	} {
 		p := payload(n)
 		ref := s.put(p, 3)

@@ -127,7 +127,9 @@ func (s *suite) testCorrupt() {
 		lo := at / block * block
 		hi := min(lo+block, ref.Length)
 		for _, kind := range []sinkKind{buffered, delayed, mapped} {
-			for _, r := range []chunk.Range{whole(ref), {Off: lo, Len: 1}, {Off: hi - 1, Len: 1}, {Off: lo, Len: hi - lo}, {Off: at, Len: 1}} {
+			for _, r := range []chunk.Range{
+				whole(ref), {Off: lo, Len: 1}, {Off: hi - 1, Len: 1}, {Off: lo, Len: hi - lo}, {Off: at, Len: 1},
+			} {
 				dst := s.sink(kind, p[r.Off:r.Off+r.Len], 2)
 				if err := s.get(ref, r, dst); !errors.Is(err, chunk.ErrCorrupt) {
 					s.t.Errorf("%v sink: byte %d is bad, read %+v: got %v, want ErrCorrupt", kind, at, r, err)

@@ -112,7 +112,8 @@ func (s *suite) sink(kind sinkKind, want []byte, buffers int) modelSink {
 		return base
 	case mapped:
 		// Outside the Go heap, as client memory is: at least one page.
-		memory, err := unix.Mmap(-1, 0, max(len(want), 1), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON)
+		const shared = unix.MAP_SHARED | unix.MAP_ANON
+		memory, err := unix.Mmap(-1, 0, max(len(want), 1), unix.PROT_READ|unix.PROT_WRITE, shared)
 		if err != nil {
 			s.t.Fatal(err)
 		}

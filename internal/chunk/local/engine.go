@@ -132,10 +132,12 @@ func (e *Engine) Close(ctx context.Context) error {
 
 func key(id chunk.ID) drive.Key { return drive.Key{Chunk: id} }
 
-// translate gives errors of the drive the classes of package chunk.
-func translate(err error) error {
+// translate gives errors of the drive the classes of package chunk. An error that is the context's
+// stays what it is.
+func translate(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
 	switch {
-	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case err == nil, cause != nil && errors.Is(err, cause):
 		return err
 	case errors.Is(err, drive.ErrNotFound):
 		return fmt.Errorf("%w: %w", chunk.ErrNotFound, err)
@@ -149,15 +151,15 @@ func translate(err error) error {
 }
 
 // Delete implements chunk.Engine.
-func (e *Engine) Delete(_ context.Context, ref chunk.Ref) error {
+func (e *Engine) Delete(ctx context.Context, ref chunk.Ref) error {
 	if err := e.drive.Delete(key(ref.ID)); err != nil {
-		return fmt.Errorf("chunk %v: delete: %w", ref.ID, translate(err))
+		return fmt.Errorf("chunk %v: delete: %w", ref.ID, translate(ctx, err))
 	}
 	return nil
 }
 
 // Pin implements chunk.Pinner.
-func (e *Engine) Pin(_ context.Context, refs ...chunk.Ref) (unpin func(), err error) {
+func (e *Engine) Pin(ctx context.Context, refs ...chunk.Ref) (unpin func(), err error) {
 	unpins := make([]func(), 0, len(refs))
 	all := func() {
 		for _, u := range unpins {
@@ -168,7 +170,7 @@ func (e *Engine) Pin(_ context.Context, refs ...chunk.Ref) (unpin func(), err er
 		u, err := e.drive.Pin(key(ref.ID))
 		if err != nil {
 			all()
-			return nil, fmt.Errorf("chunk %v: pin: %w", ref.ID, translate(err))
+			return nil, fmt.Errorf("chunk %v: pin: %w", ref.ID, translate(ctx, err))
 		}
 		unpins = append(unpins, u)
 	}
@@ -186,7 +188,7 @@ func (e *Engine) Walk(ctx context.Context, fn func(chunk.Ref, chunk.Owner) error
 	case own != nil:
 		return own
 	case err != nil:
-		return fmt.Errorf("chunk: walk: %w", translate(err))
+		return fmt.Errorf("chunk: walk: %w", translate(ctx, err))
 	}
 	return nil
 }

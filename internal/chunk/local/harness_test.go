@@ -184,7 +184,8 @@ func (f *hookFile) Sync() error {
 
 func newArena(t testing.TB, buffers int) *arena.Arena {
 	t.Helper()
-	a, err := arena.New(arena.Options{Shares: []arena.ShareOption{{Name: "test", Buffers: buffers, BufferBytes: 1 << 20}}})
+	share := arena.ShareOption{Name: "test", Buffers: buffers, BufferBytes: 1 << 20}
+	a, err := arena.New(arena.Options{Shares: []arena.ShareOption{share}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,12 +200,16 @@ func payload(n int) []byte {
 
 func (n *node) put(a *arena.Arena, p []byte) chunk.Ref {
 	n.t.Helper()
-	ref, err := n.engine.Write(context.Background(), chunk.Owner{ID: [16]byte{9}, Epoch: 3}, chunk.Scheme{},
-		arena.NewBytesSource(a.Share("test"), p))
+	ref, err := n.write(context.Background(), a, p)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	return ref
+}
+
+func (n *node) write(ctx context.Context, a *arena.Arena, p []byte) (chunk.Ref, error) {
+	o := chunk.Owner{ID: [16]byte{9}, Epoch: 3}
+	return n.engine.Write(ctx, o, chunk.Scheme{}, arena.NewBytesSource(a.Share("test"), p))
 }
 
 // heapSink collects an answer.

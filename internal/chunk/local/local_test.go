@@ -149,7 +149,7 @@ func TestAHangingWriteLeavesNothing(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				_, err := n.engine.Write(ctx, chunk.Owner{}, chunk.Scheme{}, arena.NewBytesSource(a.Share("test"), p))
+				_, err := n.write(ctx, a, p)
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("got %v, want the context's error", err)
 				}
@@ -230,7 +230,8 @@ func TestDeviceErrors(t *testing.T) {
 	for _, dst := range []arena.Sink{
 		&heapSink{from: a.Share("test")}, &mapSink{from: a.Share("test"), memory: make([]byte, len(p))},
 	} {
-		if err := n.engine.Read(ctx, ref, chunk.Range{Len: ref.Length}, dst); !errors.Is(err, chunk.ErrUnavailable) || !errors.Is(err, syscall.EIO) {
+		err := n.engine.Read(ctx, ref, chunk.Range{Len: ref.Length}, dst)
+		if !errors.Is(err, chunk.ErrUnavailable) || !errors.Is(err, syscall.EIO) {
 			t.Errorf("%T: got %v, want ErrUnavailable for EIO", dst, err)
 		}
 	}
@@ -246,7 +247,7 @@ func TestDeviceErrors(t *testing.T) {
 			return call()
 		}
 	})
-	_, err := n.engine.Write(ctx, chunk.Owner{}, chunk.Scheme{}, arena.NewBytesSource(a.Share("test"), p))
+	_, err := n.write(ctx, a, p)
 	if !errors.Is(err, chunk.ErrUnavailable) || !errors.Is(err, syscall.EIO) {
 		t.Errorf("write: got %v, want ErrUnavailable for EIO", err)
 	}
@@ -254,7 +255,7 @@ func TestDeviceErrors(t *testing.T) {
 		h.write = nil
 		h.sync = func(func() error) error { return syscall.EIO }
 	})
-	_, err = n.engine.Write(ctx, chunk.Owner{}, chunk.Scheme{}, arena.NewBytesSource(a.Share("test"), p))
+	_, err = n.write(ctx, a, p)
 	if !errors.Is(err, chunk.ErrUnavailable) {
 		t.Errorf("failed sync: got %v, want ErrUnavailable", err)
 	}
@@ -262,7 +263,7 @@ func TestDeviceErrors(t *testing.T) {
 	if s := n.stats(); s.State.Mode != drive.ReadOnly || s.DeviceErrors == 0 {
 		t.Errorf("after a failed sync: %+v", s)
 	}
-	_, err = n.engine.Write(ctx, chunk.Owner{}, chunk.Scheme{}, arena.NewBytesSource(a.Share("test"), p))
+	_, err = n.write(ctx, a, p)
 	if !errors.Is(err, chunk.ErrUnavailable) {
 		t.Errorf("write to a read-only drive: got %v, want ErrUnavailable", err)
 	}
@@ -404,7 +405,8 @@ func TestWritesWithOtherSchemesAreRefused(t *testing.T) {
 	n := newNode(t, nil)
 	a := newArena(t, 1)
 	for _, s := range []chunk.Scheme{{Data: 2}, {Data: 2, Parity: 1}, {Parity: 1}} {
-		_, err := n.engine.Write(context.Background(), chunk.Owner{}, s, arena.NewBytesSource(a.Share("test"), payload(10)))
+		src := arena.NewBytesSource(a.Share("test"), payload(10))
+		_, err := n.engine.Write(context.Background(), chunk.Owner{}, s, src)
 		if !errors.Is(err, chunk.ErrUnavailable) {
 			t.Errorf("%+v: got %v, want ErrUnavailable", s, err)
 		}
@@ -426,7 +428,7 @@ func TestAClosedEngineRefuses(t *testing.T) {
 	if !errors.Is(err, chunk.ErrUnavailable) {
 		t.Errorf("read: got %v, want ErrUnavailable", err)
 	}
-	_, err = n.engine.Write(context.Background(), chunk.Owner{}, chunk.Scheme{}, arena.NewBytesSource(a.Share("test"), p))
+	_, err = n.write(context.Background(), a, p)
 	if !errors.Is(err, chunk.ErrUnavailable) {
 		t.Errorf("write: got %v, want ErrUnavailable", err)
 	}

@@ -24,7 +24,7 @@ func (e *Engine) Read(ctx context.Context, ref chunk.Ref, r chunk.Range, dst are
 	return e.run(ctx, "read", func(c *call) error {
 		e.reads.Add(1)
 		defer e.reads.Add(-1)
-		job, err := e.open(c, ref, r)
+		job, err := e.open(ctx, c, ref, r)
 		if err != nil {
 			return err
 		}
@@ -55,10 +55,10 @@ type reading struct {
 }
 
 // open finds the record and the sums of the blocks that the range touches.
-func (e *Engine) open(c *call, ref chunk.Ref, r chunk.Range) (*reading, error) {
+func (e *Engine) open(ctx context.Context, c *call, ref chunk.Ref, r chunk.Range) (*reading, error) {
 	at, err := e.drive.Lookup(key(ref.ID))
 	if err != nil {
-		return nil, fmt.Errorf("chunk %v: %w", ref.ID, translate(err))
+		return nil, fmt.Errorf("chunk %v: %w", ref.ID, translate(ctx, err))
 	}
 	job := &reading{engine: e, call: c, ref: ref, rng: r, at: at, first: r.Off / arena.BlockSize}
 	if got := at.Record(); refOf(got) != ref || got.Length != ref.Length {
@@ -66,7 +66,7 @@ func (e *Engine) open(c *call, ref chunk.Ref, r chunk.Range) (*reading, error) {
 	} else if r.Len > 0 {
 		last := (r.Off + r.Len - 1) / arena.BlockSize
 		job.blocks, err = at.BlockCRCs(int(job.first), int(last-job.first)+1)
-		err = translate(err)
+		err = translate(ctx, err)
 	}
 	if err != nil {
 		at.Release()
@@ -142,7 +142,7 @@ func (r *reading) fill(ctx context.Context, p []byte, off int64) error {
 		piece := p[at.Off-off : at.Off-off+at.Len]
 		if _, err := r.at.ReadAt(piece, at.Off); err != nil {
 			r.engine.counters.deviceErrors.Add(1)
-			return fmt.Errorf("chunk %v: read drive %v: %w", r.ref.ID, r.engine.drive.ID(), translate(err))
+			return fmt.Errorf("chunk %v: read drive %v: %w", r.ref.ID, r.engine.drive.ID(), translate(ctx, err))
 		}
 		return r.check(piece, at.Off)
 	})

@@ -12,7 +12,7 @@ import (
 func (e *Engine) Verify(ctx context.Context, ref chunk.Ref) (chunk.Health, error) {
 	health := chunk.Health{Shards: 1}
 	err := e.run(ctx, "verify", func(c *call) error {
-		job, err := e.open(c, ref, chunk.Range{Len: ref.Length})
+		job, err := e.open(ctx, c, ref, chunk.Range{Len: ref.Length})
 		if err != nil {
 			return err
 		}

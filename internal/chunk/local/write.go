@@ -51,7 +51,7 @@ func (e *Engine) Write(ctx context.Context, o chunk.Owner, s chunk.Scheme, src a
 func (e *Engine) store(ctx context.Context, c *call, r drive.Record, src arena.Source) (drive.Sums, error) {
 	w, err := e.drive.Append(ctx, r)
 	if err != nil {
-		return drive.Sums{}, fmt.Errorf("chunk: append to drive %v: %w", e.drive.ID(), translate(err))
+		return drive.Sums{}, fmt.Errorf("chunk: append to drive %v: %w", e.drive.ID(), translate(ctx, err))
 	}
 	defer w.Abort()
 	job := &writing{
@@ -75,7 +75,7 @@ func (e *Engine) store(ctx context.Context, c *call, r drive.Record, src arena.S
 		Chunk:  checksum.CombineBlocks(job.blocks, arena.BlockSize, r.Length),
 	}
 	if err := w.Commit(ctx, sums); err != nil {
-		return drive.Sums{}, fmt.Errorf("chunk: commit to drive %v: %w", e.drive.ID(), translate(err))
+		return drive.Sums{}, fmt.Errorf("chunk: commit to drive %v: %w", e.drive.ID(), translate(ctx, err))
 	}
 	return sums, nil
 }
@@ -120,7 +120,7 @@ func (w *writing) writeAll(ctx context.Context) error {
 			w.blocks = append(w.blocks, checksum.Sum(p[:min(arena.BlockSize, len(p))]))
 		}
 		if n == w.size { // the only buffer: nothing to overlap with
-			w.write(b, off)
+			w.write(ctx, b, off)
 		} else if err := w.writeBehind(ctx, b, off); err != nil {
 			return err
 		}
@@ -145,19 +145,19 @@ func (w *writing) writeBehind(ctx context.Context, b arena.Buffer, off int64) er
 	}
 	w.wg.Go(func() {
 		defer func() { <-w.slots }()
-		w.write(b, off)
+		w.write(ctx, b, off)
 	})
 	return nil
 }
 
-func (w *writing) write(b arena.Buffer, off int64) {
+func (w *writing) write(ctx context.Context, b arena.Buffer, off int64) {
 	defer b.Release()
 	if _, err := w.record.WriteAt(b.Bytes(), off); err != nil {
 		w.engine.counters.deviceErrors.Add(1)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.err == nil {
-			w.err = fmt.Errorf("chunk: write to drive %v: %w", w.engine.drive.ID(), translate(err))
+			w.err = fmt.Errorf("chunk: write to drive %v: %w", w.engine.drive.ID(), translate(ctx, err))
 		}
 	}
 }

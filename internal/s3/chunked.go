@@ -232,7 +232,7 @@ func (b *Body) readTrailers() error {
 			return b.checkTrailers(text, signature)
 		}
 		name, value, found := strings.Cut(string(line), ":")
-		name, value = strings.ToLower(strings.TrimSpace(name)), strings.TrimSpace(value)
+		name, value = strings.ToLower(strings.Trim(name, " \t")), strings.Trim(value, " \t")
 		switch {
 		case !found || !isLowerToken(name) || !isFieldValue(value) || signature != nil:
 			return New(MalformedTrailer, "")

@@ -129,7 +129,7 @@ var codeTable = map[Code]codeDefault{
 	RequestTimeout:                    {400, "The body did not arrive in time."},
 	RequestTimeTooSkewed:              {403, "The time of the request differs too much from the server's clock."},
 	ServiceUnavailable:                {503, "The server cannot take this request now; try again."},
-	SignatureDoesNotMatch:             {403, "The signature is not the one that your secret key gives; check key and method."},
+	SignatureDoesNotMatch:             {403, "The signature is not the one of your secret key; check key and method."},
 	SlowDown:                          {503, "Too many requests; slow down and try again."},
 	TooManyBuckets:                    {400, "You own as many buckets as allowed."},
 	UnexpectedContent:                 {400, "This request may not have a body."},

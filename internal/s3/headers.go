@@ -85,7 +85,8 @@ func ParseUserMetadata(h http.Header) (map[string]string, error) {
 		}
 		key, value := strings.ToLower(name[len(prefix):]), strings.Join(values, ",")
 		if !isLowerToken(key) || !isFieldValue(value) {
-			return nil, New(InvalidArgument, "A user metadata header is not valid.").With("ArgumentName", strings.ToLower(name))
+			return nil, New(InvalidArgument, "A user metadata header is not valid.").
+				With("ArgumentName", strings.ToLower(name))
 		}
 		if total += len(key) + len(value); total > MaxUserMetadata {
 			return nil, New(MetadataTooLarge, "").With("MaxSizeAllowed", "2048")

@@ -108,7 +108,8 @@ type Engine interface {
 
 // Pinner is an optional ability: Pin keeps the chunks readable, even if deleted meanwhile, until
 // the returned function is called (once). ErrNotFound, and nothing pinned, when one is gone
-// already: the caller then looks its object record up again.
+// already: the caller then looks its object record up again. A chunk that was deleted while somebody
+// else pins it may be pinned or be ErrNotFound.
 type Pinner interface {
 	Pin(ctx context.Context, refs ...Ref) (unpin func(), err error)
 }

@@ -132,7 +132,7 @@ func (w *Window) Close(final func(failure error) error) error {
 	for w.ops > 0 && s.cause == nil {
 		s.changed.Wait()
 	}
-	if w.expired && w.failure == nil {
+	if w.failure == nil && (w.expired || !time.Now().Before(w.Deadline)) {
 		w.failure = fenced(ErrOverdue)
 	}
 	alive, failure := s.cause == nil, w.failure

@@ -95,6 +95,8 @@ type Config struct {
 
 	Log *slog.Logger     // default: discard
 	Now func() time.Time // default time.Now; decides when a grace is over
+
+	manualTurns bool // no background work; tests call Reclaim
 }
 
 // Mode says what a drive takes.

@@ -87,6 +87,12 @@ type Flusher interface {
 	Flush(off, n int64) error
 }
 
+// DataSeeker is an optional ability of a File: NextData returns the first offset ≥ off at which the
+// file may hold bytes; everything between reads as zero. io.EOF when there are none.
+type DataSeeker interface {
+	NextData(off int64) (int64, error)
+}
+
 // Descriptor is an optional ability of a File: the file descriptor below, for advice to the
 // kernel. It is valid until Close.
 type Descriptor interface {

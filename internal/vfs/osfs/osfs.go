@@ -192,6 +192,7 @@ var (
 	_ vfs.File       = (*file)(nil)
 	_ vfs.Reserver   = (*file)(nil)
 	_ vfs.Flusher    = (*file)(nil)
+	_ vfs.DataSeeker = (*file)(nil)
 	_ vfs.Descriptor = (*file)(nil)
 	_ vfs.DiskBytes  = (*file)(nil)
 )
@@ -267,6 +268,14 @@ func (f *file) Punch(off, n int64) error {
 
 func (f *file) Flush(off, n int64) error {
 	return wrap("flush", f.name, unix.SyncFileRange(f.fd, off, n, unix.SYNC_FILE_RANGE_WRITE))
+}
+
+func (f *file) NextData(off int64) (int64, error) {
+	at, err := unix.Seek(f.fd, off, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) {
+		return 0, io.EOF
+	}
+	return at, wrap("seek data", f.name, err)
 }
 
 func (f *file) stat() (unix.Stat_t, error) {

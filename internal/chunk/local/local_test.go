@@ -130,10 +130,11 @@ func TestAHangingWriteLeavesNothing(t *testing.T) {
 			n := newNode(t, nil)
 			n.restart(time.Millisecond)
 			a := newArena(t, 2)
+			first := n.put(a, payload(10)) // so that there is a segment
 			enter, entered, release := hang()
 			n.fs.hook(func(h *hookFS) {
-				h.write = func(_ []byte, _ int64, call func() (int, error)) (int, error) {
-					if where == "write" {
+				h.write = func(p []byte, _ int64, call func() (int, error)) (int, error) {
+					if where == "write" && len(p) >= 64<<10 { // payload
 						enter()
 					}
 					return call()
@@ -166,7 +167,9 @@ func TestAHangingWriteLeavesNothing(t *testing.T) {
 				t.Errorf("%d buffers did not come back", a.InUse())
 			}
 			err := n.engine.Walk(context.Background(), func(r chunk.Ref, _ chunk.Owner) error {
-				t.Errorf("chunk %v is stored, although its write was given up", r.ID)
+				if r != first {
+					t.Errorf("chunk %v is stored, although its write was given up", r.ID)
+				}
 				return nil
 			})
 			if err := errors.Join(err, n.close(), a.Close()); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/checksum"
 	"github.com/penstock-store/penstock/internal/chunk"
+	"github.com/penstock-store/penstock/internal/drive"
 	"github.com/penstock-store/penstock/internal/vfs"
 	"github.com/penstock-store/penstock/internal/vfs/osfs"
 )
@@ -166,7 +167,7 @@ func BenchmarkDurableWrite(b *testing.B) {
 		})
 	})
 	b.Run("engine", func(b *testing.B) {
-		n := newNode(b, nil)
+		n := newNode(b, func(c *drive.Config) { c.SegmentBytes = drive.DefaultSegmentBytes })
 		a := newArena(b, 4*inFlight)
 		parallel(b, size, func(int) error {
 			r, err := a.Share("test").Reserve(context.Background(), 4)

@@ -23,16 +23,17 @@ const (
 	// thread or more, and buffers. A device with that many is not coming back by being asked again.
 	maxStuck = 64
 
-	// pieceBytes is read by one system call and verified at once. 256 KiB and its destination stay
-	// in the second-level cache of a core until they are summed; smaller pieces cost system calls.
-	pieceBytes = 256 << 10
+	// pieceBytes is read by one system call and verified at once, while it is in the second-level cache
+	// of a core (1 MiB here). Measured against 64 and 256 KiB: fewer system calls than the one, less
+	// CPU per GB than the other.
+	pieceBytes = 128 << 10
 
-	// readDepth bounds the goroutines of one read. More than four reads of 256 KiB at a time do not
+	// readDepth bounds the goroutines of one read. More than four pieces at a time do not
 	// make a disk faster for one stream, and the next request has its own.
 	readDepth = 4
 
-	// slowPiece is the time above which a piece (256 KiB) did not come from memory: below 0.25 GB/s.
-	slowPiece = time.Millisecond
+	// slowPiece is the time above which a piece did not come from memory: below 0.25 GB/s.
+	slowPiece = 500 * time.Microsecond
 
 	// writeDepth bounds the writes of one chunk that are with the device. It equals the buffers of
 	// a fabric reservation; 2 MiB in flight already keep the disks at hand busy.

@@ -105,7 +105,6 @@ type Storage struct {
 	Segment    Bytes         `yaml:"segment" doc:"size of a drive's segment files"`
 	DirectRead bool          `yaml:"direct_read" doc:"read payload past the page cache"`
 	KVCache    Bytes         `yaml:"kv_cache" doc:"block cache of the metadata engine"`
-	KVMemtable Bytes         `yaml:"kv_memtable" doc:"write buffer of the metadata engine"`
 }
 
 // Log says what is logged and how.
@@ -145,7 +144,7 @@ func Default() Config {
 		},
 		Storage: Storage{
 			Reserve: 1 * GiB, Grace: 10 * time.Minute, Segment: 1 * GiB,
-			KVCache: 64 * MiB, KVMemtable: 32 * MiB,
+			KVCache: 64 * MiB,
 		},
 		Log: Log{Level: "info", Format: "text"},
 	}

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -18,6 +17,7 @@ const (
 	MaxSessionLimit = 300 * time.Second // sessions can be fenced, so they may ask for more
 	MinSegment      = 128 * MiB         // the largest chunk has 64 MiB, and a header and a footer
 	MinSecretBytes  = 16                // a shorter secret can be guessed from a captured signature
+	MaxSocketBytes  = 107               // a Unix socket address has 108 bytes on Linux, with the final zero
 )
 
 // fill sets what depends on other settings.
@@ -28,7 +28,10 @@ func (c *Config) fill() {
 	if len(c.Drives) == 0 {
 		c.Drives = []string{filepath.Join(c.Data, "drive")}
 	}
-	c.RDMA.ShmSocket = cmp.Or(c.RDMA.ShmSocket, filepath.Join(c.Data, "fabric.sock"))
+	socket := filepath.Join(c.Data, "fabric.sock")
+	if c.RDMA.ShmSocket == "" && len(socket) <= MaxSocketBytes { // else the fabric draws an abstract name
+		c.RDMA.ShmSocket = socket
+	}
 }
 
 // Validate reports everything that is wrong, not only the first.
@@ -52,8 +55,8 @@ func (c Config) Validate() error {
 	if c.Storage.Grace < 0 {
 		wrong("storage.grace", "is negative")
 	}
-	if c.Storage.KVCache < MiB || c.Storage.KVMemtable < MiB {
-		wrong("storage.kv_cache, storage.kv_memtable", "must be at least %v", MiB)
+	if c.Storage.KVCache < MiB {
+		wrong("storage.kv_cache", "%v is below %v", c.Storage.KVCache, MiB)
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
 		wrong("log.level", "%q is not debug, info, warn or error", c.Log.Level)
@@ -142,8 +145,8 @@ func (c Config) validateRDMA(wrong func(key, format string, args ...any)) {
 	if r.MappedBytes <= 0 {
 		wrong("rdma.mapped_bytes", "must be above zero")
 	}
-	// A socket address has 108 bytes on Linux, the terminating zero included.
-	if r.Shm && len(r.ShmSocket) > 107 {
-		wrong("rdma.shm_socket", "path of %d bytes is longer than a socket address takes (107)", len(r.ShmSocket))
+	if r.Shm && len(r.ShmSocket) > MaxSocketBytes {
+		wrong("rdma.shm_socket", "path of %d bytes is longer than a socket address takes (%d)",
+			len(r.ShmSocket), MaxSocketBytes)
 	}
 }

@@ -5,51 +5,288 @@
 //
 // Start: lock on the data directory → root's key → metadata → drive → store (new epoch) → fabrics →
 // gateway → listeners → background work. Stop: not ready → no new connections → requests in flight
-// finish, up to a limit → fabrics fence what is left → background work ends → store, drive,
+// finish, up to a limit → fabrics fence what is left → background work ends → chunk engine, drive,
 // metadata and lock close.
 //
 // Invariants:
 //  1. One process has a data directory; a second one gets ErrLocked.
 //  2. New leaves nothing open when it fails.
 //  3. Every goroutine started here has ended when Serve or Close has returned.
+//  4. A drive is formatted only at a node's first start; later, a missing one is an error, since an
+//     unmounted disk must not become an empty store.
 //
-// What it does not do: flags and files of the configuration (config), signals (cmd).
+// What it does not do: flags and files of the configuration (config), signals (cmd), log output (cli).
 package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/penstock-store/penstock/internal/arena"
+	"github.com/penstock-store/penstock/internal/chunk/local"
 	"github.com/penstock-store/penstock/internal/config"
+	"github.com/penstock-store/penstock/internal/drive"
+	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/gateway"
+	"github.com/penstock-store/penstock/internal/iam"
+	"github.com/penstock-store/penstock/internal/meta/kv/pebble"
+	"github.com/penstock-store/penstock/internal/store"
+	"github.com/penstock-store/penstock/internal/vfs/osfs"
+	"github.com/penstock-store/penstock/internal/work"
 )
 
 // ErrLocked says that another process has the data directory.
 var ErrLocked = errors.New("server: the data directory is in use by another process")
 
-// Server is a running node.
-type Server struct{}
+// errNotReady says why /readyz says no.
+var errNotReady = errors.New("server: not ready")
+
+// closeWait bounds the wait for device operations that hang, at the end.
+const closeWait = 10 * time.Second
+
+// Server is a node.
+type Server struct {
+	config config.Config
+	log    *slog.Logger
+	fs     osfs.FS
+
+	credentials string // path of the credentials file, "" when the environment gave them
+	identity    identity
+	root        iam.Key
+	arena       *arena.Arena
+	kv          *pebble.Engine
+	drive       *drive.Drive
+	chunks      *local.Engine
+	store       *store.Store
+	collector   *work.Collector
+	fabrics     *fabric.Manager
+	keys        *iam.Keys
+	gateway     *gateway.Gateway
+	registry    *prometheus.Registry
+
+	listener *gateway.Listener
+	front    net.Listener // listener, in TLS where configured
+	admin    net.Listener // nil: none
+	http     *http.Server
+	adminWeb *http.Server
+
+	closers []closer // in the order of opening
+	once    sync.Once
+	closed  error
+	ready   atomic.Bool
+	broken  atomic.Pointer[error] // why metadata takes no more writes
+}
+
+// closer undoes one step of the start.
+type closer struct {
+	name  string
+	close func() error
+}
 
 // New opens a node and listens; requests are answered once Serve runs. A nil log discards.
 func New(ctx context.Context, c config.Config, log *slog.Logger) (*Server, error) {
-	return nil, errors.ErrUnsupported
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{config: c, log: log, registry: prometheus.NewRegistry()}
+	steps := []struct {
+		name string
+		open func(context.Context) error
+	}{
+		{"data directory", s.openData}, {"root's key", s.openRoot}, {"buffers", s.openArena},
+		{"metadata", s.openMeta},
+		{"drive", s.openDrive}, {"store", s.openStore}, {"fabrics", s.openFabrics}, {"access keys", s.openKeys},
+		{"gateway", s.openGateway}, {"listeners", s.listen},
+	}
+	for _, step := range steps {
+		if err := step.open(ctx); err != nil {
+			return nil, errors.Join(fmt.Errorf("server: open %s: %w", step.name, err), s.Close())
+		}
+	}
+	return s, nil
+}
+
+func (s *Server) onClose(name string, f func() error) {
+	s.closers = append(s.closers, closer{name, f})
 }
 
 // Addr is the address of the S3 endpoint.
-func (s *Server) Addr() net.Addr { return nil }
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // AdminAddr is the address of /metrics, /livez and /readyz, or nil.
-func (s *Server) AdminAddr() net.Addr { return nil }
+func (s *Server) AdminAddr() net.Addr {
+	if s.admin == nil {
+		return nil
+	}
+	return s.admin.Addr()
+}
 
 // CredentialsFile is the path of root's credentials, or "" when the environment gave them.
-func (s *Server) CredentialsFile() string { return "" }
+func (s *Server) CredentialsFile() string { return s.credentials }
 
-// Serve answers requests until ctx ends, then drains and closes everything. nil after a clean end.
-func (s *Server) Serve(ctx context.Context) error { return errors.ErrUnsupported }
+// Root is root's key, for programs that run a node inside themselves.
+func (s *Server) Root() iam.Key { return s.root }
 
-// Close closes a Server that Serve was not called on.
-func (s *Server) Close() error { return nil }
+// Serve answers requests until ctx ends or a listener fails, then drains and closes everything. nil
+// after a clean end.
+func (s *Server) Serve(ctx context.Context) error {
+	background, stop := context.WithCancel(context.Background())
+	defer stop()
+	var tasks sync.WaitGroup
+	failed := make(chan error, 2)
+	serve := func(srv *http.Server, l net.Listener) {
+		tasks.Go(func() {
+			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("server: serve %v: %w", l.Addr(), err)
+			}
+		})
+	}
+	tasks.Go(func() { _ = s.collector.Run(background) }) // its error is background's end
+	serve(s.http, s.front)
+	if s.admin != nil {
+		serve(s.adminWeb, s.admin)
+	}
+	s.ready.Store(true)
+	s.log.Info("node is up", "s3", s.Addr().String(), "admin", addrText(s.AdminAddr()), "data", s.config.Data,
+		"credentials", s.credentials, "node", s.identity.Node)
 
-// NewLogger makes the logger that the configuration asks for.
-func NewLogger(c config.Log, to interface{ Write([]byte) (int, error) }) *slog.Logger { return nil }
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	s.drain()
+	stop()
+	tasks.Wait()
+	return errors.Join(err, s.Close())
+}
+
+func addrText(a net.Addr) string {
+	if a == nil {
+		return ""
+	}
+	return a.String()
+}
+
+// drain ends the service: what is in flight may finish, up to the limit.
+func (s *Server) drain() {
+	s.ready.Store(false)
+	s.log.Info("draining", "requests", s.gateway.InFlight(), "limit", s.config.Limits.ShutdownTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.config.Limits.ShutdownTimeout)
+	defer cancel()
+	if err := s.http.Shutdown(ctx); err != nil {
+		s.log.Warn("requests are cut off", "requests", s.gateway.InFlight())
+		s.gateway.Drain()
+		_ = s.http.Close() // the listeners are closed already
+		// Transfers into client memory do not end with their connection: fence them.
+		_ = s.fabrics.Close()
+	}
+	s.awaitRequests()
+	if s.adminWeb != nil {
+		_ = s.adminWeb.Close() // nothing there is worth waiting for
+	}
+}
+
+// awaitRequests waits until no request runs: what they use is closed next.
+func (s *Server) awaitRequests() {
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for end := time.Now().Add(closeWait); s.gateway.InFlight() > 0; <-ticker.C {
+		if time.Now().After(end) {
+			s.log.Error("requests do not end", "requests", s.gateway.InFlight())
+			return
+		}
+	}
+}
+
+// Close closes everything. Serve does it at its end; further calls do nothing.
+func (s *Server) Close() error {
+	s.once.Do(func() {
+		var errs []error
+		for _, c := range slices.Backward(s.closers) {
+			if err := c.close(); err != nil {
+				errs = append(errs, fmt.Errorf("server: close %s: %w", c.name, err))
+			}
+		}
+		s.closed = errors.Join(errs...)
+	})
+	return s.closed
+}
+
+// checkReady says why requests should go elsewhere.
+func (s *Server) checkReady() error {
+	if !s.ready.Load() {
+		return fmt.Errorf("%w: starting or draining", errNotReady)
+	}
+	if cause := s.broken.Load(); cause != nil {
+		return fmt.Errorf("%w: metadata takes no writes: %w", errNotReady, *cause)
+	}
+	if state := s.drive.State(); state.Mode != drive.ReadWrite {
+		return fmt.Errorf("%w: drive is %v", errNotReady, state.Mode)
+	}
+	return nil
+}
+
+func (s *Server) listen(context.Context) error {
+	inner, err := net.Listen("tcp", s.config.HTTP.Listen)
+	if err != nil {
+		return err
+	}
+	l := s.config.Limits
+	s.listener = gateway.NewListener(inner, l.Connections, l.StallTimeout)
+	s.front = s.listener
+	s.onClose("S3 listener", quietly(s.listener.Close))
+	if s.config.HTTP.TLSCert != "" {
+		certificate, err := tls.LoadX509KeyPair(s.config.HTTP.TLSCert, s.config.HTTP.TLSKey)
+		if err != nil {
+			return err
+		}
+		s.front = tls.NewListener(s.listener, &tls.Config{
+			Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12,
+			NextProtos: []string{"http/1.1"},
+		})
+	}
+	var one http.Protocols
+	one.SetHTTP1(true) // what S3 clients speak; streams of HTTP/2 would share one connection's window
+	s.http = &http.Server{
+		Handler: s.gateway, ConnContext: gateway.ConnContext, Protocols: &one,
+		ReadHeaderTimeout: l.ReadHeaderTimeout, IdleTimeout: l.IdleTimeout,
+		MaxHeaderBytes: int(config.MaxHeaderBytes), ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	if s.config.HTTP.AdminListen == "" {
+		return nil
+	}
+	if s.admin, err = net.Listen("tcp", s.config.HTTP.AdminListen); err != nil {
+		return err
+	}
+	s.onClose("admin listener", quietly(s.admin.Close))
+	s.adminWeb = &http.Server{
+		Handler: s.adminHandler(), ReadHeaderTimeout: l.ReadHeaderTimeout, IdleTimeout: l.IdleTimeout,
+		WriteTimeout: l.StallTimeout, ErrorLog: s.http.ErrorLog,
+	}
+	return nil
+}
+
+// quietly closes what the HTTP server may have closed before.
+func quietly(f func() error) func() error {
+	return func() error {
+		if err := f(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+}

@@ -1,0 +1,233 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/penstock-store/penstock/internal/admin"
+	"github.com/penstock-store/penstock/internal/arena"
+	"github.com/penstock-store/penstock/internal/chunk/local"
+	"github.com/penstock-store/penstock/internal/drive"
+	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/shm"
+	"github.com/penstock-store/penstock/internal/fabric/tcp"
+	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/internal/gateway"
+	"github.com/penstock-store/penstock/internal/iam"
+	"github.com/penstock-store/penstock/internal/meta"
+	"github.com/penstock-store/penstock/internal/meta/kv/pebble"
+	"github.com/penstock-store/penstock/internal/store"
+	"github.com/penstock-store/penstock/internal/vfs"
+	"github.com/penstock-store/penstock/internal/work"
+)
+
+// Names in the data directory; docs/operations.md lists them.
+const (
+	lockName = "lock"
+	metaName = "meta"
+)
+
+func (s *Server) openData(context.Context) error {
+	dir := s.config.Data
+	if err := s.fs.MkdirAll(dir); err != nil {
+		return err
+	}
+	if err := s.fs.SyncDir(filepath.Dir(filepath.Clean(dir))); err != nil {
+		return err
+	}
+	lock, err := s.fs.Lock(filepath.Join(dir, lockName))
+	if errors.Is(err, vfs.ErrLocked) {
+		return fmt.Errorf("%s: %w", dir, ErrLocked)
+	}
+	if err != nil {
+		return err
+	}
+	s.onClose("lock", lock.Close)
+	s.identity, err = loadIdentity(dir)
+	return err
+}
+
+func (s *Server) openRoot(context.Context) error {
+	if given := s.config.Root; given.AccessKey != "" {
+		s.root = iam.Key{ID: given.AccessKey, Secret: meta.Secret(given.SecretKey), Principal: iam.Root}
+		return nil
+	}
+	key, path, created, err := iam.RootKey(s.config.Data)
+	if err != nil {
+		return err
+	}
+	s.root, s.credentials = key, path
+	if created {
+		s.log.Info("root's access key was made", "file", path, "access_key", key.ID)
+	}
+	return nil
+}
+
+func (s *Server) openArena(context.Context) (err error) {
+	a := s.config.Arena
+	s.arena, err = arena.New(arena.Options{Wait: a.Wait, Shares: []arena.ShareOption{
+		{Name: gateway.ShareFabric, Buffers: a.FabricBuffers, BufferBytes: gateway.FabricBufferBytes},
+		{Name: gateway.ShareHTTP, Buffers: a.HTTPBuffers, BufferBytes: gateway.HTTPBufferBytes},
+		{Name: gateway.ShareSmall, Buffers: a.SmallBuffers, BufferBytes: gateway.SmallBufferBytes},
+	}})
+	if err == nil {
+		s.onClose("buffers", s.arena.Close)
+	}
+	return err
+}
+
+func (s *Server) openMeta(context.Context) (err error) {
+	s.kv, err = pebble.Open(pebble.Config{
+		FS: s.fs, Dir: filepath.Join(s.config.Data, metaName), Logger: s.log,
+		CacheBytes: int64(s.config.Storage.KVCache),
+		OnFatal: func(cause error) {
+			s.broken.Store(&cause)
+			s.log.Error("metadata takes no more writes", "error", cause)
+		},
+	})
+	if err == nil {
+		s.onClose("metadata", s.kv.Close)
+	}
+	return err
+}
+
+// openDrive formats the drive at the first start only.
+func (s *Server) openDrive(ctx context.Context) error {
+	c := drive.Config{
+		FS: s.fs, Dir: s.config.Drives[0], Set: s.identity.Set,
+		SegmentBytes: int64(s.config.Storage.Segment), ReserveBytes: int64(s.config.Storage.Reserve),
+		Grace: s.config.Storage.Grace, DirectReads: s.config.Storage.DirectRead, Log: s.log,
+	}
+	if c.Grace == 0 {
+		c.Grace = -1 // none; its zero value means the default
+	}
+	first := s.identity.Drive == drive.UUID{}
+	if first {
+		_, err := drive.Format(c)
+		// Formatted already, and then killed: it is ours if Open says so.
+		if err != nil && !errors.Is(err, drive.ErrForeign) {
+			return fmt.Errorf("format %s: %w", c.Dir, err)
+		}
+	}
+	d, err := drive.Open(ctx, c)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Dir, err)
+	}
+	s.drive = d
+	s.onClose("drive", d.Close)
+	if !first && d.ID() != s.identity.Drive {
+		return fmt.Errorf("%s: %w: it is drive %v, want %v", c.Dir, drive.ErrForeign, d.ID(), s.identity.Drive)
+	}
+	if first {
+		s.identity.Drive = d.ID()
+		if err := s.identity.save(s.config.Data); err != nil {
+			return err
+		}
+	}
+	s.chunks = local.New(local.Options{Drive: d})
+	s.onClose("chunk engine", func() error {
+		end, cancel := context.WithTimeout(context.Background(), closeWait)
+		defer cancel()
+		return s.chunks.Close(end)
+	})
+	return nil
+}
+
+func (s *Server) openStore(ctx context.Context) (err error) {
+	var collector atomic.Pointer[work.Collector] // the store exists first
+	s.store, err = store.New(ctx, store.Options{
+		KV: s.kv, Chunks: s.chunks, CopyShare: s.arena.Share(gateway.ShareHTTP), AWSRegion: s.config.HTTP.Region,
+		Log: s.log,
+		OnGarbage: func() {
+			if c := collector.Load(); c != nil {
+				c.Wake()
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	s.collector = work.New(work.Options{KV: s.kv, Chunks: s.chunks, Epoch: s.store.Epoch(), Log: s.log})
+	collector.Store(s.collector)
+	return nil
+}
+
+func (s *Server) openFabrics(context.Context) error {
+	r := s.config.RDMA
+	ledger := fabric.NewLedger(fabric.Limits{
+		SessionsPerPrincipal: r.Sessions, RegionsPerSession: r.Regions, MappedBytes: int64(r.MappedBytes),
+	})
+	var fabrics []fabric.Fabric
+	add := func(name string, f fabric.Fabric, err error) error {
+		if errors.Is(err, fabric.ErrNotSupported) {
+			s.log.Warn("fabric is not possible on this machine", "fabric", name, "error", err)
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, errors.Join(err, fabric.NewManager(ledger, fabrics...).Close()))
+		}
+		fabrics = append(fabrics, f)
+		return nil
+	}
+	if r.Enabled && r.Shm {
+		f, err := shm.New(shm.Options{Ledger: ledger, Address: r.ShmSocket, Logger: s.log})
+		if err := add(shm.Name, f, err); err != nil {
+			return err
+		}
+	}
+	if r.Enabled && r.TCP {
+		o := tcp.Options{Ledger: ledger, Address: r.TCPListen, Advertise: r.TCPAdvertise, Logger: s.log}
+		f, err := tcp.New(o)
+		if err := add(tcp.Name, f, err); err != nil {
+			return err
+		}
+	}
+	s.fabrics = fabric.NewManager(ledger, fabrics...)
+	s.onClose("fabrics", s.fabrics.Close)
+	return nil
+}
+
+func (s *Server) openKeys(ctx context.Context) (err error) {
+	s.keys, err = iam.Open(ctx, iam.Options{
+		Storage: meta.AccessKeys{KV: s.kv}, Root: s.root, Revoked: s.fabrics.RevokePrincipal,
+	})
+	return err
+}
+
+func (s *Server) openGateway(context.Context) (err error) {
+	l, r := s.config.Limits, s.config.RDMA
+	api := admin.New(s.keys)
+	s.gateway, err = gateway.New(gateway.Options{
+		Store: s.store, Keys: s.keys, Arena: s.arena, Fabrics: s.fabrics, Node: s.identity.Node, Host: hostID(),
+		AWSRegion: s.config.HTTP.Region, Domains: s.config.HTTP.Domains, TLS: s.config.HTTP.TLSCert != "",
+		Limits: gateway.Limits{
+			HeaderBytes: int64(l.HeaderBytes), Requests: int64(l.Requests), DocumentBytes: int64(l.DocumentBytes),
+			Stall: l.StallTimeout, MinRate: int64(l.MinRate),
+		},
+		RDMA: gateway.RDMA{Enabled: r.Enabled, Deadline: r.Deadline, SessionDeadline: r.SessionDeadline},
+		Extra: map[string]gateway.Signed{
+			admin.Prefix: func(ctx context.Context, r gateway.SignedRequest) (int, []byte, error) {
+				return api.Answer(ctx, admin.Request{
+					Method: r.Method, Path: r.Path, Principal: r.Principal, Body: r.Body,
+				})
+			},
+		},
+		Ready: s.checkReady, Metrics: gateway.NewMetrics(s.registry), Log: s.log,
+	})
+	return err
+}
+
+// hostID names this machine to clients that look for shm. A machine without these files has none, and
+// shm is then found out by trying.
+func hostID() string {
+	machine, machineErr := os.ReadFile("/etc/machine-id")
+	boot, bootErr := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if machineErr != nil && bootErr != nil {
+		return ""
+	}
+	return frame.HostID(machine, boot)
+}

@@ -131,7 +131,8 @@ func ParseContentHeaders(h http.Header) (ContentHeaders, error) {
 	}
 	if r := c.WebsiteRedirect; r != "" && !strings.HasPrefix(r, "/") &&
 		!strings.HasPrefix(r, "http://") && !strings.HasPrefix(r, "https://") {
-		return ContentHeaders{}, New(InvalidArgument, "The website redirect location must begin with /, http:// or https://.")
+		return ContentHeaders{}, New(InvalidArgument,
+			"The website redirect location must begin with /, http:// or https://.")
 	}
 	return c, nil
 }

@@ -254,8 +254,10 @@ func TestS3_43_OtherSignatures(t *testing.T) {
 		want                 Code
 		says                 string
 	}{
-		{"AWS4-ECDSA-P256-SHA256 " + credential + ", SignedHeaders=host, Signature=00", "", InvalidRequest, algorithmV4},
-		{"", "X-Amz-Algorithm=AWS4-ECDSA-P256-SHA256&X-Amz-Region-Set=*&X-Amz-Signature=0", InvalidRequest, algorithmV4},
+		{"AWS4-ECDSA-P256-SHA256 " + credential + ", SignedHeaders=host, Signature=00", "", InvalidRequest,
+			algorithmV4},
+		{"", "X-Amz-Algorithm=AWS4-ECDSA-P256-SHA256&X-Amz-Region-Set=*&X-Amz-Signature=0", InvalidRequest,
+			algorithmV4},
 		{"AWS " + testKey + ":c2lnbmF0dXJl", "", InvalidRequest, "Version 4"},
 		{"", "AWSAccessKeyId=" + testKey + "&Expires=1&Signature=abc", InvalidRequest, "Version 4"},
 		{"Bearer xyz", "", InvalidRequest, algorithmV4},
@@ -460,7 +462,8 @@ func TestRedaction(t *testing.T) {
 	}
 	s := Secret{SecretKey: testSecret, SessionToken: "tok", Principal: "p"}
 	c := Credentials{"ak", testSecret, "tok"}
-	for _, text := range []string{fmt.Sprint(s), fmt.Sprintf("%+v %#v", s, s), fmt.Sprint(c), fmt.Sprintf("%+v %#v", c, c),
+	for _, text := range []string{fmt.Sprint(s), fmt.Sprintf("%+v %#v", s, s), fmt.Sprint(c),
+		fmt.Sprintf("%+v %#v", c, c),
 		s.LogValue().String(), c.LogValue().String()} {
 		if strings.Contains(text, testSecret) || strings.Contains(text, "tok") {
 			t.Error(text)

@@ -18,7 +18,7 @@ import (
 	"github.com/penstock-store/penstock/internal/vfs/osfs"
 )
 
-// inFlight is the number of requests of the benchmarks here, as in docs/performance.md.
+// inFlight is the number of requests at a time, as in `make bench`.
 const inFlight = 4
 
 // cpuSeconds is the CPU time of this process, user and system.

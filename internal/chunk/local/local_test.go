@@ -419,6 +419,71 @@ func TestWritesWithOtherSchemesAreRefused(t *testing.T) {
 	}
 }
 
+func TestAFullDriveStoresNothing(t *testing.T) {
+	n := newNode(t, func(c *drive.Config) { c.NoReserve, c.ReserveBytes = false, 1<<60 })
+	a := newArena(t, 1)
+	if _, err := n.write(context.Background(), a, payload(10)); !errors.Is(err, chunk.ErrNoSpace) {
+		t.Errorf("got %v, want ErrNoSpace", err)
+	}
+	if err := n.engine.Delete(context.Background(), chunk.Ref{}); err != nil {
+		t.Errorf("delete on a full drive: %v", err)
+	}
+	if err := errors.Join(n.close(), a.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestABadFooterIsCorruption(t *testing.T) {
+	n := newNode(t, nil)
+	a := newArena(t, 2)
+	p := payload(300 << 10) // a multiple of 4 KiB: the footer follows
+	ref := n.put(a, p)
+	n.restart(time.Minute)
+	if err := n.corrupt(ref, ref.Length+80); err != nil {
+		t.Fatal(err)
+	}
+	dst := &heapSink{from: a.Share("test")}
+	err := n.engine.Read(context.Background(), ref, chunk.Range{Off: 5, Len: 10}, dst)
+	if !errors.Is(err, chunk.ErrCorrupt) || len(dst.got) != 0 {
+		t.Errorf("got %v with %d bytes, want ErrCorrupt with none", err, len(dst.got))
+	}
+	if h, err := n.engine.Verify(context.Background(), ref); err != nil || h.Readable != 0 || h.Shards != 1 {
+		t.Errorf("verify: %+v, %v", h, err)
+	}
+	if err := errors.Join(n.close(), a.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAClosedDriveIsUnavailable(t *testing.T) {
+	n := newNode(t, nil)
+	a := newArena(t, 1)
+	ref := n.put(a, payload(10))
+	if err := n.drive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	dst := &heapSink{from: a.Share("test")}
+	_, errPin := n.engine.Pin(ctx, ref)
+	_, errVerify := n.engine.Verify(ctx, ref)
+	_, errWrite := n.write(ctx, a, payload(10))
+	for what, err := range map[string]error{
+		"read":   n.engine.Read(ctx, ref, chunk.Range{Len: 10}, dst),
+		"delete": n.engine.Delete(ctx, ref),
+		"pin":    errPin,
+		"verify": errVerify,
+		"write":  errWrite,
+		"walk":   n.engine.Walk(ctx, func(chunk.Ref, chunk.Owner) error { return nil }),
+	} {
+		if !errors.Is(err, chunk.ErrUnavailable) {
+			t.Errorf("%s: got %v, want ErrUnavailable", what, err)
+		}
+	}
+	if err := errors.Join(n.engine.Close(ctx), a.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestAClosedEngineRefuses(t *testing.T) {
 	n := newNode(t, nil)
 	a := newArena(t, 1)

@@ -5,7 +5,9 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"strings"
 	"time"
+	"unicode"
 )
 
 // Fabric is a preference for the path of payloads.
@@ -140,6 +142,11 @@ func (c Config) check() (*url.URL, error) {
 	}
 	if c.Credentials.AccessKey == "" || c.Credentials.SecretKey == "" {
 		return nil, fmt.Errorf("%w: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", ErrConfig)
+	}
+	for _, v := range []string{c.Credentials.AccessKey, c.Credentials.SecretKey, c.Credentials.SessionToken} {
+		if strings.ContainsFunc(v, unicode.IsSpace) {
+			return nil, fmt.Errorf("%w: credentials contain a space or a line break", ErrConfig)
+		}
 	}
 	if c.PartBytes < MinPartBytes {
 		return nil, fmt.Errorf("%w: part length %d is below %d", ErrConfig, c.PartBytes, MinPartBytes)

@@ -177,6 +177,9 @@ func (r *Region) on(ctx context.Context, s *session) (announced, error) {
 		r.mu.Unlock()
 		a.at, a.err = s.conn.Announce(ctx, r.memory)
 		if a.err != nil {
+			if ctx.Err() != nil {
+				_ = s.fence() // the node may have mapped it all the same
+			}
 			r.mu.Lock()
 			delete(r.announced, s)
 			r.mu.Unlock()

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -358,4 +360,44 @@ func (f *fabricSet) lease(ctx context.Context, r *Region) (*lease, *DeclinedErro
 		return &lease{session: sess, at: at}, nil
 	}
 	return nil, refused
+}
+
+// Control sends one signed call to a node's control plane, below /.penstock/: in is sent as JSON
+// (nil: no body) and the answer decoded into out (nil: dropped). Errors: *Error.
+func (c *Client) Control(ctx context.Context, method, path string, in, out any) error {
+	if !strings.HasPrefix(path, "/.penstock/") {
+		return fmt.Errorf("%w: %q is not a path of the control plane", ErrConfig, path)
+	}
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return fmt.Errorf("client: control %s: %w", path, err)
+		}
+	}
+	resp, err := c.control(ctx, method, path, body)
+	if err != nil {
+		return fmt.Errorf("client: control %s: %w", path, err)
+	}
+	defer drain(resp.Body)
+	if out == nil {
+		return nil
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, frame.MaxControlBytes)).Decode(out); err != nil {
+		return fmt.Errorf("client: control %s: %w", path, err)
+	}
+	return nil
+}
+
+// Probe opens a session and announces the region on it, without a transfer: nil when the configured
+// fabric can reach the region. Errors: *DeclinedError with the reason.
+func (c *Client) Probe(ctx context.Context, r *Region) error {
+	if err := r.acquire(); err != nil {
+		return err
+	}
+	defer r.release()
+	if _, refused := c.fabrics.lease(ctx, r); refused != nil {
+		return refused
+	}
+	return nil
 }

@@ -3,7 +3,6 @@ package checksum_test
 import (
 	"errors"
 	"math/rand/v2"
-	"strconv"
 	"testing"
 
 	"github.com/penstock-store/penstock/internal/checksum"
@@ -162,17 +161,6 @@ func TestNothingAllocates(t *testing.T) {
 		checksum.CombineBlocks(crcs, 64<<10, 64<<20)
 	}); n != 0 {
 		t.Fatalf("%v allocations", n)
-	}
-}
-
-func BenchmarkCombine(b *testing.B) {
-	for _, n := range []int64{128 << 10, 64 << 20, 64<<20 - 1} {
-		b.Run(strconv.FormatInt(n, 10), func(b *testing.B) {
-			var c uint64
-			for b.Loop() {
-				c = checksum.Combine(c, 1, n)
-			}
-		})
 	}
 }
 

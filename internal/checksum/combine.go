@@ -1,7 +1,5 @@
 package checksum
 
-import "math/bits"
-
 // poly is the polynomial in reflected form: bit 63 is the coefficient of x^0, bit 0 that of x^63.
 const poly = 0x9A6C9329AC4BC9B5
 
@@ -23,26 +21,27 @@ func times(a, b uint64) uint64 {
 	return product
 }
 
-// power is x^(8·n) modulo the polynomial; n ≥ 0.
+// power is x^(8·n) modulo the polynomial, by repeated squaring; n ≥ 0.
 func power(n int64) uint64 {
 	result := uint64(one)
-	for rest := uint64(n); rest != 0; rest &= rest - 1 {
-		result = times(result, powers[bits.TrailingZeros64(rest)])
+	square := uint64(one >> 8) // x^8
+	for ; n > 0; n >>= 1 {
+		if n&1 != 0 {
+			result = times(result, square)
+		}
+		square = times(square, square)
 	}
 	return result
 }
 
 // Combine is the CRC64NVME of the concatenation of a piece with sum a and a piece of lenB bytes with
-// sum b. It costs one GF(2) multiplication (about 0.1 µs) for every bit that is set in lenB; for many
+// sum b. It costs two GF(2) multiplications for every bit of lenB (about 2 µs for 64 MiB); for many
 // pieces of one length use a Shift.
 func Combine(a, b uint64, lenB int64) uint64 {
 	if lenB < 0 {
 		panic("checksum: negative length")
 	}
-	for rest := uint64(lenB); rest != 0; rest &= rest - 1 {
-		a = times(a, powers[bits.TrailingZeros64(rest)])
-	}
-	return a ^ b
+	return times(power(lenB), a) ^ b
 }
 
 // Shift combines with pieces of one length, fast (about 10 ns each). Making one costs a few

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -24,7 +25,7 @@ func TestModel(t *testing.T) {
 		model.New(model.Options{
 			Objects: f.direct, Uploads: f.direct, Prefix: fmt.Sprintf("%06d/", run),
 			Tokens: tokens, Sizes: sizes, MinPart: minPart,
-			Settle: func() { f.collect(t) },
+			Settle: f.settle,
 		}).Run(rt)
 	})
 	f.emptyBucket(t)
@@ -75,7 +76,7 @@ func TestModelConcurrent(t *testing.T) {
 					model.New(model.Options{
 						Objects: f.direct, Uploads: f.direct, Prefix: fmt.Sprintf("%06d/%d/", run, i),
 						Tokens: tokens, Sizes: sizes, MinPart: minPart,
-						Settle: func() { f.collect(t) },
+						Settle: f.settle,
 					}).Run(ct)
 					return true
 				})
@@ -85,4 +86,11 @@ func TestModelConcurrent(t *testing.T) {
 		clients.Wait()
 	})
 	f.emptyBucket(t)
+}
+
+// settle collects garbage from any goroutine.
+func (f *fixture) settle() {
+	if _, err := f.garbage.RunOnce(context.Background()); err != nil {
+		panic(err)
+	}
 }

@@ -17,7 +17,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -189,19 +188,22 @@ func (s *stage) buffer(n int, seed uint64, off int64) arena.Buffer {
 // pattern returns n bytes at position off of the endless pattern of seed. Every 8-byte word depends
 // on its position, so that shifted or swapped pieces show.
 func pattern(seed uint64, off int64, n int) []byte {
-	out := make([]byte, n)
-	word := [8]byte{}
-	for i := range out {
-		at := uint64(off) + uint64(i)
-		if i == 0 || at%8 == 0 {
-			binary.LittleEndian.PutUint64(word[:], mix(seed, at/8))
-		}
-		out[i] = word[at%8]
+	first, last := uint64(off)/8, (uint64(off)+uint64(n)+7)/8
+	out := make([]byte, 0, (last-first)*8)
+	for at := first; at < last; at++ {
+		out = binary.LittleEndian.AppendUint64(out, mix(seed, at))
 	}
-	return out
+	skip := uint64(off) - first*8
+	return out[skip : skip+uint64(n)]
 }
 
-func mix(seed, n uint64) uint64 { return rand.NewPCG(seed, n).Uint64() }
+// mix is one step of the splitmix64 generator.
+func mix(seed, n uint64) uint64 {
+	x := seed*0x9e3779b97f4a7c15 + n
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
 
 // sendAll writes n bytes of the pattern through r in pieces of at most piece bytes.
 func (s *stage) sendAll(r fabric.Remote, seed uint64, n int64, piece int) error {

@@ -83,6 +83,9 @@ func total(buffers []arena.Buffer) (n int64) {
 }
 
 func (r *remote) send(ctx context.Context, off int64, body []byte) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if err := r.window.Enter(); err != nil {
 		return err
 	}
@@ -127,6 +130,9 @@ func (r *remote) Read(ctx context.Context, off int64, dst ...arena.Buffer) error
 func (r *remote) post(ctx context.Context, off int64, dst []arena.Buffer, ops []*readOp) ([]*readOp, error) {
 	for _, b := range dst {
 		for rest := b.Bytes(); len(rest) > 0; {
+			if ctx.Err() != nil {
+				return ops, context.Cause(ctx)
+			}
 			n := min(len(rest), frame.MaxPayload)
 			op := &readOp{remote: r, off: off, dst: rest[:n], done: make(chan error, 1)}
 			if err := r.conn.post(ctx, op); err != nil {

@@ -22,3 +22,5 @@ func bed() fabrictest.Bed {
 func TestMain(m *testing.M) { fabrictest.Main(m, bed()) }
 
 func TestConformance(t *testing.T) { fabrictest.Run(t, bed()) }
+
+func BenchmarkFabric(b *testing.B) { fabrictest.Bench(b, bed()) }

@@ -53,10 +53,11 @@ type SessionRequest struct {
 	Fabric string `json:"fabric"`
 }
 
-// SessionReply answers POST SessionsPath. It prints and marshals redacted; Encode gives the body.
+// SessionReply answers POST SessionsPath. It prints and marshals redacted, unless it sits in an unexported
+// field, where fmt calls no methods: do not keep it there. Encode gives the body.
 type SessionReply struct {
 	Session [SessionBytes]byte
-	Secret  *[32]byte // proves the data connections; behind a pointer, so that fmt never reaches it
+	Secret  *[32]byte // proves the data connections
 	Fabric  string
 	Network string // "unix" or "tcp"
 	Address string

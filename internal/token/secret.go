@@ -10,31 +10,33 @@ import (
 // SecretBytes is the length of a session secret.
 const SecretBytes = 32
 
-// Secret is the secret of a session. It prints redacted in every way: the bytes sit behind a
-// pointer, so that fmt does not reach them even inside an unexported field, where it cannot call
-// methods. The zero Secret holds nothing.
-type Secret struct{ key *[SecretBytes]byte }
+// Secret is the secret of a session. It prints redacted in every way: the bytes sit behind two
+// pointers, since fmt follows one, even inside an unexported field, where it cannot call methods. The
+// zero Secret holds nothing.
+type Secret struct{ inner *hidden }
+
+type hidden struct{ key *[SecretBytes]byte }
 
 // NewSecret draws a random secret.
 func NewSecret() Secret {
-	s := Secret{key: new([SecretBytes]byte)}
-	_, _ = rand.Read(s.key[:]) // documented to never fail
-	return s
+	var key [SecretBytes]byte
+	_, _ = rand.Read(key[:]) // documented to never fail
+	return SecretFrom(key)
 }
 
 // SecretFrom wraps the bytes.
-func SecretFrom(key [SecretBytes]byte) Secret { return Secret{key: &key} }
+func SecretFrom(key [SecretBytes]byte) Secret { return Secret{inner: &hidden{key: &key}} }
 
 // Reveal returns the secret bytes; zeros for the zero Secret.
 func (s Secret) Reveal() [SecretBytes]byte {
-	if s.key == nil {
+	if s.inner == nil {
 		return [SecretBytes]byte{}
 	}
-	return *s.key
+	return *s.inner.key
 }
 
 // IsZero tells whether the Secret holds nothing.
-func (s Secret) IsZero() bool { return s.key == nil }
+func (s Secret) IsZero() bool { return s.inner == nil }
 
 // String is redacted.
 func (s Secret) String() string { return "secret(redacted)" }

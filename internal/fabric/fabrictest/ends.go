@@ -249,13 +249,14 @@ func testCloseWaitsForMapped(t *testing.T, bed Bed) {
 	want(t, "mapped window", r.Bytes(), 6, 0)
 }
 
-// testIdleSession checks that pings keep a session, and that transfers alone do so too.
+// testIdleSession checks that the client's pings keep its session.
 func testIdleSession(t *testing.T, bed Bed) {
-	s := newStage(t, bed, fabric.Limits{IdleWait: shortly})
+	const idle = time.Second // three pings; a loaded machine may delay two
+	s := newStage(t, bed, fabric.Limits{IdleWait: idle})
 	c := s.connect(principal)
 	r := s.register(c, 4096)
 	begin := time.Now()
-	soon(t, "several idle waits pass", func() bool { return time.Since(begin) > 4*shortly })
+	soon(t, "idle waits pass", func() bool { return time.Since(begin) > 5*idle/2 })
 	select {
 	case <-c.Done():
 		t.Fatal("a session with pings ended")

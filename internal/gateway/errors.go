@@ -9,6 +9,7 @@ import (
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/iam"
 	"github.com/penstock-store/penstock/internal/s3"
+	"github.com/penstock-store/penstock/internal/sink"
 	"github.com/penstock-store/penstock/internal/store"
 	"github.com/penstock-store/penstock/internal/token"
 )
@@ -64,7 +65,16 @@ var mappings = []mapping{
 	{fabric.ErrRegion, "fabric.ErrRegion", s3.InvalidRDMAToken, "The region cannot be used."},
 	{fabric.ErrLimit, "fabric.ErrLimit", s3.SlowDown, "A limit of sessions, regions or mapped bytes is reached."},
 	{fabric.ErrTransfer, "fabric.ErrTransfer", s3.RDMATransferFailed, ""},
+	{fabric.ErrRevoked, "fabric.ErrRevoked", s3.RDMATransferFailed, "The session was revoked."},
+	{fabric.ErrPeerGone, "fabric.ErrPeerGone", s3.RDMATransferFailed, "The client's data connection is gone."},
+	{fabric.ErrOverdue, "fabric.ErrOverdue", s3.RDMATransferFailed, "The deadline of the transfer passed."},
+	{fabric.ErrIdle, "fabric.ErrIdle", s3.RDMATransferFailed, "The session was idle."},
+	{fabric.ErrProtocol, "fabric.ErrProtocol", s3.RDMATransferFailed, "The client broke the protocol of the data connection."},
+	{fabric.ErrShutdown, "fabric.ErrShutdown", s3.RDMATransferFailed, "The server is shutting down."},
 	{fabric.ErrFenced, "fabric.ErrFenced", s3.RDMATransferFailed, "The session was cut off during the transfer."},
+
+	{sink.ErrShort, "sink.ErrShort", s3.IncompleteBody, ""},
+	{sink.ErrLong, "sink.ErrLong", s3.InvalidRequest, "The body is longer than announced."},
 
 	{iam.ErrNoSuchKey, "iam.ErrNoSuchKey", s3.InvalidAccessKeyID, ""},
 	{iam.ErrKeyLimit, "iam.ErrKeyLimit", s3.InvalidRequest, "Too many access keys."},

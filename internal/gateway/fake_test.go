@@ -73,9 +73,22 @@ type fakeRemote struct {
 	f    *fakeFabric
 	base int64
 	n    int64
+
+	closed bool // guarded by f.mu
 }
 
 func (r *fakeRemote) Size() int64 { return r.n }
+
+// begin notes an access. After Close there is none, as the contract of fabric.Remote says.
+func (r *fakeRemote) begin(event string) error {
+	r.f.mu.Lock()
+	defer r.f.mu.Unlock()
+	if r.closed {
+		return fabric.ErrFenced
+	}
+	r.f.events = append(r.f.events, event)
+	return nil
+}
 
 func (r *fakeRemote) wait(ctx context.Context) error {
 	if r.f.entered != nil {
@@ -96,7 +109,9 @@ func (r *fakeRemote) wait(ctx context.Context) error {
 }
 
 func (r *fakeRemote) Write(ctx context.Context, off int64, src ...arena.Buffer) error {
-	r.f.note("write")
+	if err := r.begin("write"); err != nil {
+		return err
+	}
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
@@ -110,7 +125,9 @@ func (r *fakeRemote) Write(ctx context.Context, off int64, src ...arena.Buffer) 
 }
 
 func (r *fakeRemote) Read(ctx context.Context, off int64, dst ...arena.Buffer) error {
-	r.f.note("read")
+	if err := r.begin("read"); err != nil {
+		return err
+	}
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
@@ -123,7 +140,13 @@ func (r *fakeRemote) Read(ctx context.Context, off int64, dst ...arena.Buffer) e
 func (r *fakeRemote) Abort() { r.f.note("abort") }
 
 func (r *fakeRemote) Close() error {
-	r.f.note("close")
+	r.f.mu.Lock()
+	defer r.f.mu.Unlock()
+	if r.closed {
+		panic("window closed twice")
+	}
+	r.closed = true
+	r.f.events = append(r.f.events, "close")
 	return r.f.endErr
 }
 

@@ -52,7 +52,10 @@ type node struct {
 }
 
 // tweak changes the options of a node before it starts.
-type tweak func(*gateway.Options)
+type (
+	tweak        func(*tweakOptions)
+	tweakOptions = gateway.Options
+)
 
 func newNode(t testing.TB, tweaks ...tweak) *node {
 	t.Helper()
@@ -73,7 +76,8 @@ func newNode(t testing.TB, tweaks ...tweak) *node {
 	n := &node{t: t, arena: pool, chunks: chunkmem.New(), signer: s3.NewSigner(), fabric: newFakeFabric()}
 	t.Cleanup(func() { closed(t, pool.Close()) }) // also finds buffers that are still out
 	n.store, err = store.New(ctx, store.Options{
-		KV: engine, Chunks: n.chunks, CopyShare: pool.Share(gateway.ShareHTTP), AWSRegion: testRegion, ChunkBytes: 4 << 20,
+		KV: engine, Chunks: n.chunks, CopyShare: pool.Share(gateway.ShareHTTP), AWSRegion: testRegion,
+		ChunkBytes: 4 << 20,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -122,6 +126,7 @@ func (n *node) listen(stall time.Duration) {
 	n.listener = gateway.NewListener(inner, 32, stall)
 	srv := &http.Server{
 		Handler: n.g, ConnContext: gateway.ConnContext, MaxHeaderBytes: 1 << 20, ReadHeaderTimeout: 5 * time.Second,
+		DisableGeneralOptionsHandler: true,
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = srv.Serve(n.listener) })

@@ -34,7 +34,8 @@ func TestSDKListings(t *testing.T) {
 
 	var v2, v1 []string
 	pages := awss3.NewListObjectsV2Paginator(c, &awss3.ListObjectsV2Input{
-		Bucket: aws.String("list"), MaxKeys: aws.Int32(7), FetchOwner: aws.Bool(true), EncodingType: types.EncodingTypeUrl,
+		Bucket: aws.String("list"), MaxKeys: aws.Int32(7), FetchOwner: aws.Bool(true),
+		EncodingType: types.EncodingTypeUrl,
 	})
 	for pages.HasMorePages() {
 		page := must(pages.NextPage(ctx))(t)
@@ -81,7 +82,9 @@ func TestSDKListings(t *testing.T) {
 	if aws.ToString(one.NextMarker) != "a/" {
 		t.Errorf("NextMarker %v, want a/", one.NextMarker)
 	}
-	_, err := c.ListObjectsV2(ctx, &awss3.ListObjectsV2Input{Bucket: aws.String("list"), ContinuationToken: aws.String("!")})
+	_, err := c.ListObjectsV2(ctx, &awss3.ListObjectsV2Input{
+		Bucket: aws.String("list"), ContinuationToken: aws.String("!"),
+	})
 	wantCode(t, err, "InvalidArgument")
 	_, err = c.ListObjectsV2(ctx, &awss3.ListObjectsV2Input{Bucket: aws.String("nothere")})
 	wantCode(t, err, "NoSuchBucket")
@@ -120,7 +123,8 @@ func TestSDKMultipart(t *testing.T) {
 		t.Run("algorithm "+string(algorithm), func(t *testing.T) {
 			key := "big" + string(algorithm)
 			up := must(c.CreateMultipartUpload(ctx, &awss3.CreateMultipartUploadInput{
-				Bucket: aws.String("multi"), Key: &key, ChecksumAlgorithm: algorithm, Metadata: map[string]string{"m": "1"},
+				Bucket: aws.String("multi"), Key: &key, ChecksumAlgorithm: algorithm,
+				Metadata: map[string]string{"m": "1"},
 			}))(t)
 			parts := [][]byte{randomBytes(5 << 20), randomBytes(6<<20 + 1), randomBytes(33)}
 			numbers := []int32{1, 7, 10000}
@@ -167,11 +171,13 @@ func TestSDKMultipart(t *testing.T) {
 				t.Errorf("%d bytes came back, metadata %v", len(body), got.Metadata)
 			}
 			part := n.send(request{method: "GET", path: "/multi/" + key + "?partNumber=7"})
-			if part.status != 206 || !bytes.Equal(part.body, parts[1]) || part.header.Get("X-Amz-Mp-Parts-Count") != "3" {
+			if part.status != 206 || !bytes.Equal(part.body, parts[1]) ||
+				part.header.Get("X-Amz-Mp-Parts-Count") != "3" {
 				t.Errorf("part 7: %d, %d bytes, %v", part.status, len(part.body), part.header)
 			}
-			if want := fmt.Sprintf("bytes 5242880-%d/%d", 5<<20+6<<20, len(whole)); part.header.Get("Content-Range") != want {
-				t.Errorf("part 7: %q, want %q", part.header.Get("Content-Range"), want)
+			want := fmt.Sprintf("bytes 5242880-%d/%d", 5<<20+6<<20, len(whole))
+			if got := part.header.Get("Content-Range"); got != want {
+				t.Errorf("part 7: %q, want %q", got, want)
 			}
 		})
 	}
@@ -182,10 +188,13 @@ func TestSDKMultipartErrors(t *testing.T) {
 	c, ctx := n.root(), context.Background()
 	makeBucket(t, c, "multi")
 	key := "k"
-	up := must(c.CreateMultipartUpload(ctx, &awss3.CreateMultipartUploadInput{Bucket: aws.String("multi"), Key: &key}))(t)
+	up := must(c.CreateMultipartUpload(ctx, &awss3.CreateMultipartUploadInput{
+		Bucket: aws.String("multi"), Key: &key,
+	}))(t)
 	part := func(number int32, p []byte) types.CompletedPart {
 		out := must(c.UploadPart(ctx, &awss3.UploadPartInput{
-			Bucket: aws.String("multi"), Key: &key, UploadId: up.UploadId, PartNumber: &number, Body: bytes.NewReader(p),
+			Bucket: aws.String("multi"), Key: &key, UploadId: up.UploadId, PartNumber: &number,
+			Body: bytes.NewReader(p),
 		}))(t)
 		return types.CompletedPart{PartNumber: &number, ETag: out.ETag}
 	}
@@ -235,7 +244,9 @@ func TestSDKCopies(t *testing.T) {
 		Bucket: aws.String("from"), Key: &key, Body: bytes.NewReader(p), Metadata: map[string]string{"m": "old"},
 	}))(t)
 	source := aws.String("from/a%20b%2Bc/%C3%BC")
-	out := must(c.CopyObject(ctx, &awss3.CopyObjectInput{Bucket: aws.String("into"), Key: aws.String("c"), CopySource: source}))(t)
+	out := must(c.CopyObject(ctx, &awss3.CopyObjectInput{
+		Bucket: aws.String("into"), Key: aws.String("c"), CopySource: source,
+	}))(t)
 	if *out.CopyObjectResult.ETag != etagOf(p) || !bytes.Equal(get(t, c, "into", "c"), p) {
 		t.Error("the copy differs")
 	}
@@ -254,7 +265,8 @@ func TestSDKCopies(t *testing.T) {
 	})
 	wantCode(t, err, "PreconditionFailed")
 	_, err = c.CopyObject(ctx, &awss3.CopyObjectInput{
-		Bucket: aws.String("into"), Key: aws.String("d"), CopySource: source, CopySourceIfNoneMatch: aws.String(etagOf(p)),
+		Bucket: aws.String("into"), Key: aws.String("d"), CopySource: source,
+		CopySourceIfNoneMatch: aws.String(etagOf(p)),
 	})
 	wantCode(t, err, "PreconditionFailed")
 	_, err = c.CopyObject(ctx, &awss3.CopyObjectInput{
@@ -268,7 +280,8 @@ func TestSDKCopies(t *testing.T) {
 	var parts []types.CompletedPart
 	for i, r := range []string{"bytes=0-5242879", "bytes=5242880-9437183"} {
 		part := must(c.UploadPartCopy(ctx, &awss3.UploadPartCopyInput{
-			Bucket: aws.String("into"), Key: aws.String("m"), UploadId: up.UploadId, PartNumber: aws.Int32(int32(i + 1)),
+			Bucket: aws.String("into"), Key: aws.String("m"), UploadId: up.UploadId,
+			PartNumber: aws.Int32(int32(i + 1)),
 			CopySource: source, CopySourceRange: &r,
 		}))(t)
 		if part.CopyPartResult.ChecksumCRC32C == nil { // TestS3_09
@@ -339,7 +352,9 @@ func TestSDKConditions(t *testing.T) {
 		Bucket: bucket, Key: key, Body: bytes.NewReader(p), IfMatch: aws.String(`"00000000000000000000000000000000"`),
 	})
 	wantCode(t, err, "PreconditionFailed")
-	must(c.PutObject(ctx, &awss3.PutObjectInput{Bucket: bucket, Key: key, Body: bytes.NewReader(p), IfMatch: out.ETag}))(t)
+	must(c.PutObject(ctx, &awss3.PutObjectInput{
+		Bucket: bucket, Key: key, Body: bytes.NewReader(p), IfMatch: out.ETag,
+	}))(t)
 
 	_, err = c.GetObject(ctx, &awss3.GetObjectInput{Bucket: bucket, Key: key, IfMatch: aws.String(`"no"`)})
 	wantCode(t, err, "PreconditionFailed")
@@ -389,13 +404,17 @@ func TestVirtualHostStyle(t *testing.T) {
 	n := newNode(t)
 	makeBucket(t, n.root(), "vhost")
 	host := map[string]string{"Host": "vhost.s3.test:9000"}
-	if got := n.send(request{method: "PUT", path: "/k", header: host, body: strings.NewReader("v"), length: 1}); got.status != 200 {
+	if got := n.send(request{
+		method: "PUT", path: "/k", header: host, body: strings.NewReader("v"), length: 1,
+	}); got.status != 200 {
 		t.Fatalf("PUT: %d %s", got.status, got.body)
 	}
 	if got := n.send(request{method: "GET", path: "/vhost/k"}); string(got.body) != "v" {
 		t.Errorf("path style reads %q", got.body)
 	}
-	if got := n.send(request{method: "GET", path: "/?list-type=2", header: host}); !bytes.Contains(got.body, []byte("<Key>k</Key>")) {
+	if got := n.send(request{
+		method: "GET", path: "/?list-type=2", header: host,
+	}); !bytes.Contains(got.body, []byte("<Key>k</Key>")) {
 		t.Errorf("list: %s", got.body)
 	}
 }

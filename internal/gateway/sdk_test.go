@@ -109,7 +109,8 @@ func TestSDKObjects(t *testing.T) {
 			t.Errorf("%d bytes: stored checksum %v", size, got.ChecksumCRC32)
 		}
 		head := must(c.HeadObject(ctx, &awss3.HeadObjectInput{Bucket: aws.String("objects"), Key: &key}))(t)
-		if *head.ContentLength != int64(size) || *head.ETag != *out.ETag || !head.LastModified.Equal(*got.LastModified) {
+		if *head.ContentLength != int64(size) || *head.ETag != *out.ETag ||
+			!head.LastModified.Equal(*got.LastModified) {
 			t.Errorf("%d bytes: head %+v", size, head)
 		}
 	}

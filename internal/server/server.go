@@ -263,7 +263,7 @@ func (s *Server) listen(context.Context) error {
 	var one http.Protocols
 	one.SetHTTP1(true) // what S3 clients speak; streams of HTTP/2 would share one connection's window
 	s.http = &http.Server{
-		Handler: s.gateway, ConnContext: gateway.ConnContext, Protocols: &one,
+		Handler: s.gateway, ConnContext: gateway.ConnContext, Protocols: &one, DisableGeneralOptionsHandler: true,
 		ReadHeaderTimeout: l.ReadHeaderTimeout, IdleTimeout: l.IdleTimeout,
 		MaxHeaderBytes: int(config.MaxHeaderBytes), ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}

@@ -125,7 +125,7 @@ func TestS3_02_DocumentedChunks(t *testing.T) {
 	}
 }
 
-// signedChunks encodes a body in an independent way, from the documentation.
+// chunkEncoder signs the chunks of a body in an independent way, from the documentation.
 type chunkEncoder struct {
 	key         []byte
 	date, scope string

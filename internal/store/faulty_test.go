@@ -178,7 +178,9 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 			if !bytes.Equal(f.get(t, "key"), []byte("before")) {
 				t.Fatal("the object changed")
 			}
-			parts, err := f.ListParts(t.Context(), store.PartListRequest{Bucket: bucket, Key: "up", UploadID: id, Limit: 9})
+			parts, err := f.ListParts(t.Context(), store.PartListRequest{
+				Bucket: bucket, Key: "up", UploadID: id, Limit: 9,
+			})
 			check(t, err)
 			if len(parts.Parts) != 1 {
 				t.Fatalf("%d parts", len(parts.Parts))

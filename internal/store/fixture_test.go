@@ -45,7 +45,9 @@ type change func(*store.Options)
 func newFixture(t testing.TB, changes ...change) *fixture {
 	t.Helper()
 	f := &fixture{mem: chunkmem.New()}
-	a, err := arena.New(arena.Options{Shares: []arena.ShareOption{{Name: "all", Buffers: 64, BufferBytes: bufferBytes}}})
+	a, err := arena.New(arena.Options{
+		Shares: []arena.ShareOption{{Name: "all", Buffers: 64, BufferBytes: bufferBytes}},
+	})
 	check(t, err)
 	f.share = a.Share("all")
 	e, err := pebble.Open(pebble.Config{FS: crashfs.New(crashfs.Options{}), Dir: "meta"})

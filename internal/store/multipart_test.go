@@ -50,7 +50,8 @@ func TestManyParts(t *testing.T) {
 	}
 	info, err := f.Stat(t.Context(), store.OpenRequest{Bucket: bucket, Key: "key", Part: 7532})
 	check(t, err)
-	if info.ETag != etag || info.PartCount != 5000 || info.CRC64NVME != checksum.Sum(want) || info.Size != int64(len(want)) ||
+	if info.ETag != etag || info.PartCount != 5000 || info.Size != int64(len(want)) ||
+		info.CRC64NVME != checksum.Sum(want) ||
 		info.Part.Number != 7532 || info.Part.Offset != int64(offsets[7532]) || info.Part.Size != 1+7532%251 {
 		t.Fatalf("%+v, part %+v", info, info.Part)
 	}
@@ -168,31 +169,39 @@ func TestCompleteChecks(t *testing.T) {
 	good := func() store.CompleteRequest {
 		return store.CompleteRequest{Bucket: bucket, Key: "key", UploadID: id, Parts: parts(list...), ObjectSize: -1}
 	}
+	type request = store.CompleteRequest
+	sums := func(algorithm, value string) []store.Checksum {
+		return []store.Checksum{{Algorithm: algorithm, Value: value}}
+	}
 	zero := strings.Repeat("0", 32)
 	for name, k := range map[string]struct {
-		change func(r *store.CompleteRequest)
+		change func(r *request)
 		want   error
 	}{
-		"no part":      {func(r *store.CompleteRequest) { r.Parts = nil }, store.ErrInvalidPart},
-		"order":        {func(r *store.CompleteRequest) { r.Parts = parts(list[1], list[0]) }, store.ErrPartOrder},
-		"twice":        {func(r *store.CompleteRequest) { r.Parts = parts(list[1], list[1]) }, store.ErrPartOrder},
-		"number 0":     {func(r *store.CompleteRequest) { r.Parts[0].Number = 0 }, store.ErrInvalidPart},
-		"number 10001": {func(r *store.CompleteRequest) { r.Parts[2].Number = 10001 }, store.ErrInvalidPart},
-		"missing last": {func(r *store.CompleteRequest) { r.Parts[2].Number = 9 }, store.ErrInvalidPart},
-		"missing": {func(r *store.CompleteRequest) {
+		"no part":      {func(r *request) { r.Parts = nil }, store.ErrInvalidPart},
+		"order":        {func(r *request) { r.Parts = parts(list[1], list[0]) }, store.ErrPartOrder},
+		"twice":        {func(r *request) { r.Parts = parts(list[1], list[1]) }, store.ErrPartOrder},
+		"number 0":     {func(r *request) { r.Parts[0].Number = 0 }, store.ErrInvalidPart},
+		"number 10001": {func(r *request) { r.Parts[2].Number = 10001 }, store.ErrInvalidPart},
+		"missing last": {func(r *request) { r.Parts[2].Number = 9 }, store.ErrInvalidPart},
+		"missing": {func(r *request) {
 			r.Parts = parts(list[0], model.Part{Number: 3, ETag: list[1].ETag}, model.Part{Number: 4, ETag: small})
 		}, store.ErrInvalidPart},
-		"etag":                  {func(r *store.CompleteRequest) { r.Parts[1].ETag = zero }, store.ErrInvalidPart},
-		"small":                 {func(r *store.CompleteRequest) { r.Parts = append(r.Parts, bigPart(f, t, id)...) }, store.ErrPartTooSmall},
-		"size":                  {func(r *store.CompleteRequest) { r.ObjectSize = 1 }, store.ErrSizeMismatch},
-		"crc":                   {func(r *store.CompleteRequest) { r.Checksums = []store.Checksum{{"CRC64NVME", "AAAAAAAAAAA=", false}} }, store.ErrChecksumMismatch},
-		"crc of a part":         {func(r *store.CompleteRequest) { r.Parts[0].Checksums = []store.Checksum{{"CRC64NVME", crc, false}} }, store.ErrInvalidPart},
-		"unknown sum of a part": {func(r *store.CompleteRequest) { r.Parts[0].Checksums = []store.Checksum{{"SHA1", "x", false}} }, store.ErrInvalidPart},
-		"unknown sum":           {func(r *store.CompleteRequest) { r.Checksums = []store.Checksum{{"SHA1", "x", false}} }, store.ErrChecksumMismatch},
-		"seal":                  {func(r *store.CompleteRequest) { r.Seal = refuse }, errTest},
-		"if-match":              {func(r *store.CompleteRequest) { r.If.IfMatch = "*" }, store.ErrNoSuchKey},
-		"bucket":                {func(r *store.CompleteRequest) { r.Bucket = "none" }, store.ErrNoSuchBucket},
-		"key":                   {func(r *store.CompleteRequest) { r.Key = "other" }, store.ErrNoSuchUpload},
+		"etag":  {func(r *request) { r.Parts[1].ETag = zero }, store.ErrInvalidPart},
+		"small": {func(r *request) { r.Parts = append(r.Parts, bigPart(f, t, id)...) }, store.ErrPartTooSmall},
+		"size":  {func(r *request) { r.ObjectSize = 1 }, store.ErrSizeMismatch},
+		"crc":   {func(r *request) { r.Checksums = sums("CRC64NVME", "AAAAAAAAAAA=") }, store.ErrChecksumMismatch},
+		"crc of a part": {func(r *request) {
+			r.Parts[0].Checksums = sums("CRC64NVME", crc)
+		}, store.ErrInvalidPart},
+		"unknown sum of a part": {func(r *request) {
+			r.Parts[0].Checksums = sums("SHA1", "x")
+		}, store.ErrInvalidPart},
+		"unknown sum": {func(r *request) { r.Checksums = sums("SHA1", "x") }, store.ErrChecksumMismatch},
+		"seal":        {func(r *request) { r.Seal = refuse }, errTest},
+		"if-match":    {func(r *request) { r.If.IfMatch = "*" }, store.ErrNoSuchKey},
+		"bucket":      {func(r *request) { r.Bucket = "none" }, store.ErrNoSuchBucket},
+		"key":         {func(r *request) { r.Key = "other" }, store.ErrNoSuchUpload},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := good()
@@ -211,7 +220,8 @@ func TestCompleteChecks(t *testing.T) {
 	r.If.IfNoneMatch = "*"
 	r.Parts[1].ETag = `"` + strings.ToUpper(r.Parts[1].ETag) + `"`
 	r.Seal = func(u store.UploadInfo, ps []store.PartInfo, p store.Payload) ([]store.Checksum, error) {
-		if u.ID != id || len(ps) != 3 || ps[2].Offset != 2*minPart || p.Size != 3*minPart || p.CRC64NVME != checksum.Sum(whole) {
+		if u.ID != id || len(ps) != 3 || ps[2].Offset != 2*minPart || p.Size != 3*minPart ||
+			p.CRC64NVME != checksum.Sum(whole) {
 			t.Errorf("%+v %+v %+v", u, ps, p)
 		}
 		return []store.Checksum{{"SHA256", "made-2", true}}, nil
@@ -395,19 +405,20 @@ func TestS3_71_ListUploads(t *testing.T) {
 			t.Fatalf("limit %d: %q", limit, got)
 		}
 	}
-	page, err := f.ListUploads(t.Context(), store.UploadListRequest{Bucket: bucket, Delimiter: "/", KeyMarker: "a", Limit: 1})
+	list := func(r store.UploadListRequest) (store.UploadListPage, error) { return f.ListUploads(t.Context(), r) }
+	page, err := list(store.UploadListRequest{Bucket: bucket, Delimiter: "/", KeyMarker: "a", Limit: 1})
 	check(t, err)
 	if len(page.Uploads) != 0 || page.Prefixes[0] != "b/" || !page.Truncated || page.NextKeyMarker != "b/" {
 		t.Fatalf("%+v", page)
 	}
-	page, err = f.ListUploads(t.Context(), store.UploadListRequest{Bucket: bucket, Delimiter: "/", KeyMarker: "b/", Limit: 9})
+	page, err = list(store.UploadListRequest{Bucket: bucket, Delimiter: "/", KeyMarker: "b/", Limit: 9})
 	check(t, err)
 	if len(page.Uploads) != 1 || len(page.Prefixes) != 0 || page.Truncated {
 		t.Fatalf("%+v", page)
 	}
-	_, err = f.ListUploads(t.Context(), store.UploadListRequest{Bucket: bucket, KeyMarker: "a", UploadIDMarker: "x", Limit: 9})
+	_, err = list(store.UploadListRequest{Bucket: bucket, KeyMarker: "a", UploadIDMarker: "x", Limit: 9})
 	wantError(t, err, store.ErrInvalidMarker)
-	_, err = f.ListUploads(t.Context(), store.UploadListRequest{Bucket: "none", Limit: 9})
+	_, err = list(store.UploadListRequest{Bucket: "none", Limit: 9})
 	wantError(t, err, store.ErrNoSuchBucket)
 }
 

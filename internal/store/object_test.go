@@ -97,7 +97,8 @@ func TestConditions(t *testing.T) {
 			}
 			wantError(t, put("key"), k.write)
 			wantError(t, put("missing"), k.missing)
-			wantError(t, f.Delete(t.Context(), store.DeleteRequest{Bucket: bucket, Key: "missing-2", If: k.cond}), k.missing)
+			err = f.Delete(t.Context(), store.DeleteRequest{Bucket: bucket, Key: "missing-2", If: k.cond})
+			wantError(t, err, k.missing)
 			check(t, f.Delete(t.Context(), store.DeleteRequest{Bucket: bucket, Key: "missing"}))
 		})
 	}

@@ -160,7 +160,9 @@ type Collector struct {
 var _ arena.Sink = (*Collector)(nil)
 
 // NewCollector collects exactly size bytes.
-func NewCollector(from arena.Allocator, size int64) *Collector { return &Collector{from: from, size: size} }
+func NewCollector(from arena.Allocator, size int64) *Collector {
+	return &Collector{from: from, size: size}
+}
 
 // Alloc implements arena.Sink.
 func (c *Collector) Alloc(ctx context.Context) (arena.Buffer, error) { return c.from.Alloc(ctx) }

@@ -95,7 +95,8 @@ func prepareRead(t Task) (_ runner, err error) {
 			piece := window[at:min(at+pieceBytes, t.ObjectBytes)]
 			n, err := unix.Pread(fd, piece, at)
 			if err != nil || n != len(piece) {
-				return at, fmt.Errorf("bench: pread %d of %d bytes: %w", n, len(piece), errors.Join(err, io.ErrUnexpectedEOF))
+				return at, fmt.Errorf("bench: pread %d of %d bytes: %w", n, len(piece),
+					errors.Join(err, io.ErrUnexpectedEOF))
 			}
 			sums[slot] ^= checksum.Sum(piece)
 			at += int64(n)
@@ -149,7 +150,8 @@ func prepareWrite(t Task) (_ runner, err error) {
 		for at := int64(0); at < t.ObjectBytes; at += writeBytes {
 			n, err := unix.Pwrite(fd, window[at:at+writeBytes], base+at)
 			if err != nil || n != writeBytes {
-				return at, fmt.Errorf("bench: pwrite %d of %d bytes: %w", n, writeBytes, errors.Join(err, io.ErrShortWrite))
+				return at, fmt.Errorf("bench: pwrite %d of %d bytes: %w", n, writeBytes,
+					errors.Join(err, io.ErrShortWrite))
 			}
 		}
 		return t.ObjectBytes, unix.Fdatasync(fd)

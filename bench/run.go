@@ -31,7 +31,8 @@ func Run(ctx context.Context, tasks []Task, o Options) ([]Measurement, error) {
 	for i, t := range tasks {
 		out[i].Task = t
 		if t.Processes < 1 || t.Processes > MaxProcesses {
-			return nil, fmt.Errorf("bench: task %s: %d processes, 1..%d are possible", t.Name, t.Processes, MaxProcesses)
+			return nil, fmt.Errorf("bench: task %s: %d processes, 1..%d are possible",
+				t.Name, t.Processes, MaxProcesses)
 		}
 	}
 	p := &pool{env: o.Environment}
@@ -44,7 +45,8 @@ func Run(ctx context.Context, tasks []Task, o Options) ([]Measurement, error) {
 			}
 			out[i].Samples = append(out[i].Samples, s)
 			if o.Log != nil {
-				o.Log("round %d/%d  %-28s %8.2f GB/s %10.0f op/s", round+1, o.Rounds, t.Name, s.GBps(), s.OpsPerSecond())
+				o.Log("round %d/%d  %-28s %8.2f GB/s %10.0f op/s",
+					round+1, o.Rounds, t.Name, s.GBps(), s.OpsPerSecond())
 			}
 		}
 	}

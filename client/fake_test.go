@@ -224,7 +224,8 @@ func (n *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler) // the client gave up already
 		}
 		signed := r.Header.Get("Authorization")
-		if !strings.Contains(signed, "x-amz-rdma-token") || !strings.Contains(signed, strings.ToLower(headerDeadlineMS)) {
+		if !strings.Contains(signed, "x-amz-rdma-token") ||
+			!strings.Contains(signed, strings.ToLower(headerDeadlineMS)) {
 			n.t.Errorf("token or deadline not in SignedHeaders of %s", r.Method)
 		}
 		if len(body) != 0 {

@@ -191,7 +191,8 @@ func TestRF_08_ErrorsAreNotDeclines(t *testing.T) {
 		r := region(t, c, 10)
 		_, err := c.GetInto(t.Context(), r.All(), "b", "k", GetOptions{})
 		var s3err *Error
-		if !errors.Is(err, sentinel) || !errors.As(err, &s3err) || s3err.Code != "SomeCode" || s3err.RequestID != "REQ1" {
+		if !errors.Is(err, sentinel) || !errors.As(err, &s3err) ||
+			s3err.Code != "SomeCode" || s3err.RequestID != "REQ1" {
 			t.Errorf("get %d: %v", status, err)
 		}
 		if _, err := c.PutFrom(t.Context(), r.All(), "b", "k", PutOptions{}); !errors.Is(err, sentinel) {
@@ -635,7 +636,8 @@ func TestWindowBounds(t *testing.T) {
 	c := n.client(nil)
 	r := region(t, c, 100)
 	for _, w := range []Window{
-		{}, r.Window(-1, 5), r.Window(0, 101), r.Window(100, 1), r.Window(50, -1), r.Window(1<<62, 1<<62), r.Window(0, 0),
+		{}, r.Window(-1, 5), r.Window(0, 101), r.Window(100, 1), r.Window(50, -1), r.Window(1<<62, 1<<62),
+		r.Window(0, 0),
 	} {
 		if _, err := c.GetInto(t.Context(), w, "b", "k", GetOptions{}); !errors.Is(err, ErrWindow) {
 			t.Errorf("%d+%d: %v", w.Offset, w.Bytes, err)

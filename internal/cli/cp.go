@@ -286,7 +286,8 @@ func (cp *copier) copyObjects(ctx context.Context, source, target string) error 
 		if dst.Key == "" {
 			continue
 		}
-		items = append(items, cp.copyItem(client.ObjectName{Bucket: from.Bucket, Key: e.Key}, e, dst, there.look(dst.Key)))
+		src := client.ObjectName{Bucket: from.Bucket, Key: e.Key}
+		items = append(items, cp.copyItem(src, e, dst, there.look(dst.Key)))
 	}
 	return cp.copyAll(ctx, items, "")
 }

@@ -122,7 +122,7 @@ func memlockCheck(m machine) check {
 	case limit == unix.RLIM_INFINITY:
 		return found("memlock", "unlimited")
 	case limit < 1<<30:
-		return missing("memlock", "%d bytes may be locked: verbs registration needs as much as the arena and regions", limit)
+		return missing("memlock", "%d bytes may be locked: verbs needs as much as the arena and regions", limit)
 	}
 	return found("memlock", "%d bytes may be locked", limit)
 }

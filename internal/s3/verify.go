@@ -451,8 +451,7 @@ func (id *Identity) compare(a *authorization, r *Request, pairs []queryPair) err
 		id.chain.seed = sign(id.chain.key[:], toSign)
 		return canonical, toSign, subtle.ConstantTimeCompare(id.chain.seed[:], []byte(a.signature)) == 1
 	}
-	canonical, toSign, ok := try()
-	if ok {
+	if _, _, ok := try(); ok {
 		return nil
 	}
 	for _, host := range []string{r.Host, withoutDefaultPort(r.Host)} {
@@ -470,7 +469,7 @@ func (id *Identity) compare(a *authorization, r *Request, pairs []queryPair) err
 		}
 	}
 	in.host, in.path = r.Host, path
-	canonical, toSign, _ = try()
+	canonical, toSign, _ := try()
 	e := New(SignatureDoesNotMatch, "").With("AWSAccessKeyId", a.accessKey).
 		With("StringToSign", string(toSign)).With("SignatureProvided", a.signature)
 	if a.sessionToken == "" && r.Header["X-Amz-Rdma-Token"] == nil { // never echo a grant

@@ -69,7 +69,7 @@ var mappings = []mapping{
 	{fabric.ErrPeerGone, "fabric.ErrPeerGone", s3.RDMATransferFailed, "The client's data connection is gone."},
 	{fabric.ErrOverdue, "fabric.ErrOverdue", s3.RDMATransferFailed, "The deadline of the transfer passed."},
 	{fabric.ErrIdle, "fabric.ErrIdle", s3.RDMATransferFailed, "The session was idle."},
-	{fabric.ErrProtocol, "fabric.ErrProtocol", s3.RDMATransferFailed, "The client broke the protocol of the data connection."},
+	{fabric.ErrProtocol, "fabric.ErrProtocol", s3.RDMATransferFailed, "The client broke the protocol."},
 	{fabric.ErrShutdown, "fabric.ErrShutdown", s3.RDMATransferFailed, "The server is shutting down."},
 	{fabric.ErrFenced, "fabric.ErrFenced", s3.RDMATransferFailed, "The session was cut off during the transfer."},
 

@@ -75,6 +75,7 @@ type fakeRemote struct {
 	n    int64
 
 	closed bool // guarded by f.mu
+	moves  sync.WaitGroup
 }
 
 func (r *fakeRemote) Size() int64 { return r.n }
@@ -87,6 +88,7 @@ func (r *fakeRemote) begin(event string) error {
 		return fabric.ErrFenced
 	}
 	r.f.events = append(r.f.events, event)
+	r.moves.Add(1)
 	return nil
 }
 
@@ -112,6 +114,7 @@ func (r *fakeRemote) Write(ctx context.Context, off int64, src ...arena.Buffer) 
 	if err := r.begin("write"); err != nil {
 		return err
 	}
+	defer r.moves.Done()
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
@@ -128,6 +131,7 @@ func (r *fakeRemote) Read(ctx context.Context, off int64, dst ...arena.Buffer) e
 	if err := r.begin("read"); err != nil {
 		return err
 	}
+	defer r.moves.Done()
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
@@ -146,6 +150,9 @@ func (r *fakeRemote) Close() error {
 		panic("window closed twice")
 	}
 	r.closed = true
+	r.f.mu.Unlock()
+	r.moves.Wait() // the moves' contexts have ended, or they have
+	r.f.mu.Lock()
 	r.f.events = append(r.f.events, "close")
 	return r.f.endErr
 }

@@ -140,7 +140,8 @@ func TestRDMARangedGet(t *testing.T) {
 	for _, r := range [][2]int{{0, 0}, {1, 70_000}, {65_536, 131_071}, {1<<20 - 1, 2<<20 + 77}, {3 << 20, 3<<20 + 4}} {
 		want := p[r[0] : r[1]+1]
 		clear(n.fabric.memory)
-		got := n.send(withToken("GET", "/rdm/k", tokenFor(7, int64(len(want))), "Range", fmt.Sprintf("bytes=%d-%d", r[0], r[1])))
+		bytesOf := fmt.Sprintf("bytes=%d-%d", r[0], r[1])
+		got := n.send(withToken("GET", "/rdm/k", tokenFor(7, int64(len(want))), "Range", bytesOf))
 		wantDone(t, n, got, 206, int64(len(want)))
 		if cr := fmt.Sprintf("bytes %d-%d/%d", r[0], r[1], len(p)); got.header.Get("Content-Range") != cr {
 			t.Errorf("Content-Range %q, want %q", got.header.Get("Content-Range"), cr)
@@ -198,7 +199,8 @@ func TestRF_06(t *testing.T) {
 	n, p := rdmaNode(t)
 	suffixed := tokenFor(64, 4<<20) + fmt.Sprintf(":%016x:%016x", 64, 4<<20)
 	wantDone(t, n, n.send(withToken("GET", "/rdm/k", suffixed)), 200, int64(len(p)))
-	wantDone(t, n, n.send(withToken("PUT", "/rdm/x", tokenFor(64, 4096)+fmt.Sprintf(":%016x:%016x", 64, 100))), 200, 100)
+	suffixed = tokenFor(64, 4096) + fmt.Sprintf(":%016x:%016x", 64, 100)
+	wantDone(t, n, n.send(withToken("PUT", "/rdm/x", suffixed)), 200, 100)
 }
 
 // TestRF_13: parts by RDMA need no checksum of their own to be completed, and their ETags compose.
@@ -398,8 +400,11 @@ func TestRF_40(t *testing.T) {
 		checksum.Base64(checksum.Sum([]byte("some payload")))))
 	wantDone(t, n, good, 200, 12)
 	// The CRC32 of nothing, as an SDK adds it.
-	wantError(t, n.send(withToken("PUT", "/rdm/y", tokenFor(0, 12), "X-Amz-Checksum-Crc32", "AAAAAA==")), 400, "BadDigest")
-	wantError(t, n.send(withToken("PUT", "/rdm/y", tokenFor(0, 12), "X-Amz-Checksum-Crc64nvme", "AAAAAAAAAAA=")), 400, "BadDigest")
+	for name, value := range map[string]string{
+		"X-Amz-Checksum-Crc32": "AAAAAA==", "X-Amz-Checksum-Crc64nvme": "AAAAAAAAAAA=",
+	} {
+		wantError(t, n.send(withToken("PUT", "/rdm/y", tokenFor(0, 12), name, value)), 400, "BadDigest")
+	}
 	if got := n.send(request{method: "HEAD", path: "/rdm/y"}); got.status != 404 {
 		t.Error("stored in spite of a wrong checksum")
 	}

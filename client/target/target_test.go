@@ -133,7 +133,9 @@ func expectWindow(t *testing.T, c *target.Conn, r *target.Region, off, size int6
 // start is the Start frame of a server that obeys.
 func start(id uint64, g *target.Grant, status frame.Status) frame.Header {
 	d := g.Descriptor()
-	return frame.Header{Type: frame.Start, Status: status, ID: id, Region: d.Region, Offset: d.Addr, Size: uint64(d.Size)}
+	return frame.Header{
+		Type: frame.Start, Status: status, ID: id, Region: d.Region, Offset: d.Addr, Size: uint64(d.Size),
+	}
 }
 
 func fill(n int, v byte) []byte { return bytes.Repeat([]byte{v}, n) }
@@ -241,9 +243,15 @@ func TestBrokenServer(t *testing.T) {
 		"data far outside": func(s *server, _, _ *target.Grant) {
 			s.send(frame.Header{Type: frame.Data, ID: 1, Offset: frame.MaxNumber}, fill(100, 1))
 		},
-		"data of nothing": func(s *server, _, _ *target.Grant) { s.send(frame.Header{Type: frame.Data, ID: 9}, fill(1, 1)) },
-		"data into a put": func(s *server, _, _ *target.Grant) { s.send(frame.Header{Type: frame.Data, ID: 2}, fill(1, 1)) },
-		"read of a get":   func(s *server, _, _ *target.Grant) { s.send(frame.Header{Type: frame.Read, ID: 1, Size: 1}, nil) },
+		"data of nothing": func(s *server, _, _ *target.Grant) {
+			s.send(frame.Header{Type: frame.Data, ID: 9}, fill(1, 1))
+		},
+		"data into a put": func(s *server, _, _ *target.Grant) {
+			s.send(frame.Header{Type: frame.Data, ID: 2}, fill(1, 1))
+		},
+		"read of a get": func(s *server, _, _ *target.Grant) {
+			s.send(frame.Header{Type: frame.Read, ID: 1, Size: 1}, nil)
+		},
 		"read outside": func(s *server, _, _ *target.Grant) {
 			s.send(frame.Header{Type: frame.Read, ID: 2, Offset: 299, Size: 2}, nil)
 		},

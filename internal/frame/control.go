@@ -90,7 +90,9 @@ func DecodeSessionReply(body io.Reader) (SessionReply, error) {
 	if err := decodeJSON(body, &j); err != nil {
 		return SessionReply{}, err
 	}
-	r := SessionReply{Fabric: j.Fabric, Network: j.Network, Address: j.Address, Expires: j.Expires, Secret: new([32]byte)}
+	r := SessionReply{
+		Fabric: j.Fabric, Network: j.Network, Address: j.Address, Expires: j.Expires, Secret: new([32]byte),
+	}
 	if !decodeHex(r.Session[:], j.Session) || !decodeHex(r.Secret[:], j.Secret) {
 		return SessionReply{}, fmt.Errorf("%w: session reply", ErrInvalid)
 	}

@@ -125,8 +125,9 @@ func TestProofs(t *testing.T) {
 		return m.Sum(nil)
 	}
 	ticket := mac(secret[:], []byte("penstock data connection, ticket v1"), h.Session[:], []byte{3, 0, 0, 0})
+	label := []byte("penstock data connection, client proof v1")
 	client := frame.ClientProof(secret, h, challenge)
-	if !bytes.Equal(client[:], mac(ticket, []byte("penstock data connection, client proof v1"), h.Session[:], challenge[:])) {
+	if !bytes.Equal(client[:], mac(ticket, label, h.Session[:], challenge[:])) {
 		t.Error("client proof")
 	}
 	server := frame.ServerProof(secret, h, challenge)
@@ -136,7 +137,7 @@ func TestProofs(t *testing.T) {
 	}
 	h.Index = 0
 	first := frame.ClientProof(secret, h, challenge)
-	if !bytes.Equal(first[:], mac(secret[:], []byte("penstock data connection, client proof v1"), h.Session[:], challenge[:])) {
+	if !bytes.Equal(first[:], mac(secret[:], label, h.Session[:], challenge[:])) {
 		t.Error("client proof of the first connection")
 	}
 	if frame.ProofEqual(client, first) {
@@ -162,7 +163,9 @@ func handshake(t *testing.T, k keeper, session [16]byte, secret [32]byte) (frame
 	_ = server.SetDeadline(deadline)
 	accepted := make(chan error, 1)
 	go func() {
-		_, err := frame.Accept(server, k, frame.ReadyBody{RegionBytes: 5, Regions: 6, Conns: 7, Payload: 8, IdleMillis: 9})
+		_, err := frame.Accept(server, k, frame.ReadyBody{
+			RegionBytes: 5, Regions: 6, Conns: 7, Payload: 8, IdleMillis: 9,
+		})
 		_ = server.Close()
 		accepted <- err
 	}()
@@ -329,7 +332,8 @@ func TestSessionReply(t *testing.T) {
 	}
 	for name, bad := range map[string]string{
 		"empty": "", "array": "[]", "short session": strings.Replace(want, "aa00", "aa", 1),
-		"secret not hex": strings.Replace(want, "dead", "dexd", 1), "too long": strings.Repeat(" ", frame.MaxControlBytes) + want,
+		"secret not hex": strings.Replace(want, "dead", "dexd", 1),
+		"too long":       strings.Repeat(" ", frame.MaxControlBytes) + want,
 	} {
 		if _, err := frame.DecodeSessionReply(strings.NewReader(bad)); !errors.Is(err, frame.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
@@ -381,7 +385,8 @@ func FuzzControl(f *testing.F) {
 
 func TestHostID(t *testing.T) {
 	a := frame.HostID([]byte("m\n"), []byte("b\n"))
-	if len(a) != 32 || a == frame.HostID([]byte("m\n"), []byte("c\n")) || a == frame.HostID([]byte("m"), []byte("\nb\n")) {
+	other, shifted := frame.HostID([]byte("m\n"), []byte("c\n")), frame.HostID([]byte("m"), []byte("\nb\n"))
+	if len(a) != 32 || a == other || a == shifted {
 		t.Errorf("host id %q", a)
 	}
 	if a != frame.HostID([]byte("m\n"), []byte("b\n")) {

@@ -85,9 +85,8 @@ func TestParse(t *testing.T) {
 		{"ps1 rc", strings.Replace(ps1Text, "shm", "rc", 1), ps1("rc")},
 		{"ps1 upper case hex", "ps1:shm:" + strings.ToUpper(ps1Text[8:]), ps1("shm")},
 		{"ps1 suffix tolerated", ps1Text + ":00007f7c80000000:0000000000400000", ps1("shm")},
-		{"ps1 suffix narrows", ps1Text + ":00007f7c80000000:0000000000000010", with(ps1("shm"), func(d *token.Descriptor) {
-			d.Size = 16
-		})},
+		{"ps1 suffix narrows", ps1Text + ":00007f7c80000000:0000000000000010",
+			with(ps1("shm"), func(d *token.Descriptor) { d.Size = 16 })},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -168,7 +167,7 @@ func TestParseInvalid(t *testing.T) {
 		"ps1 suffix larger":           ps1Text + ":0000000000000000:0000000000400001",
 		"ps1 one suffix field":        ps1Text + ":0000000000000000",
 		"ps1 upper case prefix":       "PS1" + ps1Text[3:],
-		"ps1 suffix does not fix big": "ps1:shm:" + sessionHex + ":0000000000000001:0000000000000000:zzzzzzzzzzzzzzzz:0:1",
+		"ps1 suffix does not fix big": ps1Text[:len(ps1Text)-16] + "zzzzzzzzzzzzzzzz:0:1",
 	}
 	for name, text := range cases {
 		d, err := token.Parse(text)
@@ -185,7 +184,9 @@ func TestParseInvalid(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{dcText, dcSuffix, dcText + ";", rcText, hipText, ps1Text, ps1Text + ":0:1", "ps1:", "rc:", ":"} {
+	for _, s := range []string{
+		dcText, dcSuffix, dcText + ";", rcText, hipText, ps1Text, ps1Text + ":0:1", "ps1:", "rc:", ":",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

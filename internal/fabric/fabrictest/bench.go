@@ -50,7 +50,7 @@ func bench(b *testing.B, bed Bed, d fabric.Direction) {
 	for i := range int64(inFlight) {
 		wg.Go(func() {
 			for range work {
-				if err := benchOne(ctx, f, a, r, i*size, d); err != nil {
+				if err := (benched{f, a, r}).transfer(ctx, i*size, d); err != nil {
 					b.Error(err)
 				}
 			}
@@ -76,21 +76,27 @@ func bench(b *testing.B, bed Bed, d fabric.Direction) {
 	}
 }
 
-// benchOne is one transfer with four operations in flight.
-func benchOne(ctx context.Context, f Fabric, a *arena.Arena, r Region, at int64, d fabric.Direction) error {
+type benched struct {
+	fabric Fabric
+	arena  *arena.Arena
+	region Region
+}
+
+// transfer is one transfer with four operations in flight.
+func (x benched) transfer(ctx context.Context, at int64, d fabric.Direction) error {
 	const size, depth = 64 << 20, 4
-	w, err := r.Grant(at, size, d)
+	w, err := x.region.Grant(at, size, d)
 	if err != nil {
 		return err
 	}
-	remote, err := f.Open(ctx, w.Descriptor(), request(d, size))
+	remote, err := x.fabric.Open(ctx, w.Descriptor(), request(d, size))
 	if err != nil {
 		return err
 	}
 	var wg sync.WaitGroup
 	for i := range int64(depth) {
 		wg.Go(func() {
-			buf, err := a.Share("fabric").Alloc(ctx)
+			buf, err := x.arena.Share("fabric").Alloc(ctx)
 			if err != nil {
 				return
 			}

@@ -180,7 +180,8 @@ func TestRegionsRefused(t *testing.T) {
 		want frame.Status
 	}{
 		{"unsealed", frame.Header{Size: size}, memory(t, size, 0, true), frame.StatusSeals},
-		{"sealed against growth only", frame.Header{Size: size}, memory(t, size, unix.F_SEAL_GROW, true), frame.StatusSeals},
+		{"sealed against growth only", frame.Header{Size: size},
+			memory(t, size, unix.F_SEAL_GROW, true), frame.StatusSeals},
 		{"sealed against writes", frame.Header{Size: size},
 			memory(t, size, unix.F_SEAL_SHRINK|unix.F_SEAL_WRITE, true), frame.StatusKind},
 		{"sealed against future writes", frame.Header{Size: size},
@@ -234,12 +235,16 @@ func TestProtocolBroken(t *testing.T) {
 	other := connect(t, f)
 	fd := memory(t, 4096, unix.F_SEAL_SHRINK, true)
 	cases := map[string]func(c *rawClient){
-		"two descriptors":        func(c *rawClient) { c.send(frame.Header{Type: frame.Region, Size: 4096}, fd, fd) },
-		"many descriptors":       func(c *rawClient) { c.send(frame.Header{Type: frame.Region, Size: 4096}, fd, fd, fd, fd, fd) },
+		"two descriptors": func(c *rawClient) { c.send(frame.Header{Type: frame.Region, Size: 4096}, fd, fd) },
+		"many descriptors": func(c *rawClient) {
+			c.send(frame.Header{Type: frame.Region, Size: 4096}, fd, fd, fd, fd, fd)
+		},
 		"descriptor with a ping": func(c *rawClient) { c.send(frame.Header{Type: frame.Ping}, fd) },
 		"frame of a server":      func(c *rawClient) { c.send(frame.Header{Type: frame.RegionOK}) },
 		"frame of tcp":           func(c *rawClient) { c.send(frame.Header{Type: frame.Ack}) },
-		"handshake again":        func(c *rawClient) { c.send(frame.Header{Type: frame.Proof, Length: frame.ProofBytes}) },
+		"handshake again": func(c *rawClient) {
+			c.send(frame.Header{Type: frame.Proof, Length: frame.ProofBytes})
+		},
 		"garbage": func(c *rawClient) {
 			if _, err := c.conn.Write([]byte("GET / HTTP/1.1\r\nHost: example.com\r\n\r\n......")); err != nil {
 				c.t.Fatal(err)

@@ -2,7 +2,7 @@ package shm
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/penstock-store/penstock/internal/arena"
@@ -91,7 +91,7 @@ func (r *remote) enter(off, n int64) ([]byte, error) {
 	return r.mapping.bytes[start : start+n : start+n], nil
 }
 
-var errSevered = errors.Join(fabric.ErrFenced, errors.New("shm: memory severed"))
+var errSevered = fmt.Errorf("%w: memory severed", fabric.ErrFenced)
 
 // Map returns client memory; see fabric.Mapper.
 func (r *remote) Map(off, n int64) ([]byte, error) {

@@ -114,7 +114,8 @@ func (c *rawClient) alive(what string) {
 func (c *rawClient) open(f *Fabric, d fabric.Direction, bytes int64, wait time.Duration) fabric.Remote {
 	c.t.Helper()
 	r, err := f.Open(context.Background(), token.Descriptor{
-		Kind: token.Session, Fabric: Name, SessionID: c.offer.ID, Region: frame.JoinRegion(1, 77), Addr: 4096, Size: bytes,
+		Kind: token.Session, Fabric: Name, SessionID: c.offer.ID,
+		Region: frame.JoinRegion(1, 77), Addr: 4096, Size: bytes,
 	}, fabric.Grant{Principal: "p", Direction: d, Bytes: bytes, Deadline: time.Now().Add(wait)})
 	if err != nil {
 		c.t.Fatal(err)

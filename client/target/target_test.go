@@ -480,3 +480,36 @@ func TestDialRefused(t *testing.T) {
 		t.Error("dialled a server that does not answer")
 	}
 }
+
+// FuzzServer sends anything to the client's receiver, with a window granted: bytes outside of it
+// stay what they are.
+func FuzzServer(f *testing.F) {
+	frames := func(headers ...frame.Header) (out []byte) {
+		for _, h := range headers {
+			var b [frame.HeaderBytes]byte
+			h.Encode(b[:])
+			out = append(append(out, b[:]...), make([]byte, h.Length)...)
+		}
+		return out
+	}
+	good := frame.Header{
+		Type: frame.Start, Status: frame.StatusGet, ID: 1, Region: frame.JoinRegion(1, 1), Offset: 100, Size: 300,
+	}
+	f.Add(frames(good, frame.Header{Type: frame.Data, ID: 1, Offset: 10, Length: 200},
+		frame.Header{Type: frame.Done, ID: 1}))
+	f.Add(frames(good, frame.Header{Type: frame.Data, ID: 1, Offset: 299, Length: 2}))
+	f.Add(frames(frame.Header{Type: frame.RegionOK, Region: 1}, frame.Header{Type: frame.Pong}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, c := dial(t, "tcp")
+		r := register(t, s, c, target.WrapMemory(fill(1000, 9)))
+		g := expectWindow(t, c, r, 100, 300, target.ForGet)
+		go func() { _, _ = io.Copy(io.Discard, s.conn) }()
+		_, _ = s.conn.Write(b)
+		_ = s.conn.(*net.TCPConn).CloseWrite()
+		<-c.Done()
+		_ = g.End()
+		if !bytes.Equal(r.Bytes()[:100], fill(100, 9)) || !bytes.Equal(r.Bytes()[400:], fill(600, 9)) {
+			t.Fatal("memory outside the window changed")
+		}
+	})
+}

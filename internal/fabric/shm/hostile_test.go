@@ -600,3 +600,33 @@ func TestSocketPath(t *testing.T) {
 	}
 	connect(t, newFabric(t, fabric.Limits{}, stale)).alive("stale socket file")
 }
+
+// FuzzFrames sends anything after an honest handshake, with a descriptor on its first byte: the
+// session ends, and the server lives.
+func FuzzFrames(f *testing.F) {
+	frames := func(headers ...frame.Header) (out []byte) {
+		for _, h := range headers {
+			var b [frame.HeaderBytes]byte
+			h.Encode(b[:])
+			out = append(out, b[:]...)
+		}
+		return out
+	}
+	f.Add(frames(frame.Header{Type: frame.Region, Region: 1, Size: 4096}, frame.Header{Type: frame.Forget, Region: 1},
+		frame.Header{Type: frame.Ping}))
+	f.Add(frames(frame.Header{Type: frame.Region, Region: 1, Size: 4096}, frame.Header{Type: frame.Close}))
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) == 0 {
+			return
+		}
+		fab := newFabric(t, fabric.Limits{}, "")
+		c := connect(t, fab)
+		fd := memory(t, 4096, unix.F_SEAL_SHRINK, true)
+		if _, _, err := c.conn.WriteMsgUnix(b, unix.UnixRights(fd), nil); err == nil {
+			_ = c.conn.CloseWrite()
+		}
+		_, _ = io.Copy(io.Discard, c.conn)
+		soon(t, "session ends", func() bool { return fab.Stats().Sessions == 0 })
+	})
+}

@@ -523,3 +523,36 @@ func TestHandshakeAbandoned(t *testing.T) {
 		}
 	}
 }
+
+// FuzzFrames sends anything after an honest handshake, with a read under way: the session ends, and
+// the server lives.
+func FuzzFrames(f *testing.F) {
+	frames := func(headers ...frame.Header) (out []byte) {
+		for _, h := range headers {
+			var b [frame.HeaderBytes]byte
+			h.Encode(b[:])
+			out = append(append(out, b[:]...), make([]byte, h.Length)...)
+		}
+		return out
+	}
+	f.Add(frames(frame.Header{Type: frame.Payload, ID: 1, Length: 100}, frame.Header{Type: frame.Ack, ID: 1}))
+	f.Add(frames(frame.Header{Type: frame.Ping}, frame.Header{Type: frame.Region, Region: 2, Size: 5},
+		frame.Header{Type: frame.Forget, Region: 2}, frame.Header{Type: frame.Deny, ID: 1}))
+	f.Add(frames(frame.Header{Type: frame.Forget, Region: 1}, frame.Header{Type: frame.Close}))
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		fab := newFabric(t, fabric.Limits{})
+		c := connect(t, fab)
+		buf := newBuffer(t)
+		r := c.open(fab, fabric.ForPut, 1000, patience)
+		read := make(chan error, 1)
+		go func() { read <- r.Read(t.Context(), 0, buf.Slice(0, 100)) }()
+		if _, err := c.conn.Write(b); err == nil {
+			_ = c.conn.CloseWrite()
+		}
+		_, _ = io.Copy(io.Discard, c.conn)
+		<-read
+		_ = r.Close()
+		soon(t, "session ends", func() bool { return fab.Stats().Sessions == 0 })
+	})
+}

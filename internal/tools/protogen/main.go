@@ -29,13 +29,14 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: protogen DIR")
 		os.Exit(2)
 	}
-	if err := generate(os.Args[1]); err != nil {
+	if err := generate(os.Args[1], os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, "protogen:", err)
 		os.Exit(1)
 	}
 }
 
-func generate(dir string) error {
+// generate compiles the files of dir and writes Go to out.
+func generate(dir, out string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.proto"))
 	if err != nil {
 		return err
@@ -63,7 +64,7 @@ func generate(dir string) error {
 	for _, f := range files {
 		request.ProtoFile = appendWithImports(request.ProtoFile, f, seen)
 	}
-	return write(dir, request)
+	return write(out, request)
 }
 
 // appendWithImports adds f after the files that it imports, each once, as protoc orders them.
@@ -80,7 +81,7 @@ func appendWithImports(
 	return append(list, protoutil.ProtoFromFileDescriptor(f))
 }
 
-func write(dir string, request *pluginpb.CodeGeneratorRequest) error {
+func write(out string, request *pluginpb.CodeGeneratorRequest) error {
 	plugin, err := protogen.Options{}.New(request)
 	if err != nil {
 		return err
@@ -95,7 +96,7 @@ func write(dir string, request *pluginpb.CodeGeneratorRequest) error {
 		return errors.New(response.GetError())
 	}
 	for _, f := range response.File {
-		if err := os.WriteFile(filepath.Join(dir, f.GetName()), []byte(f.GetContent()), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(out, f.GetName()), []byte(f.GetContent()), 0o644); err != nil {
 			return err
 		}
 	}

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func configFor(t *testing.T, dir string) config.Config {
+func configFor(t testing.TB, dir string) config.Config {
 	t.Helper()
 	c := config.Default()
 	c.Data = dir
@@ -41,7 +41,7 @@ func configFor(t *testing.T, dir string) config.Config {
 
 // running is a node in this process.
 type running struct {
-	t      *testing.T
+	t      testing.TB
 	s      *server.Server
 	stop   func() error // ends the node, once
 	signer *s3.Signer
@@ -49,7 +49,7 @@ type running struct {
 	web    *http.Client
 }
 
-func start(t *testing.T, c config.Config, log *slog.Logger) *running {
+func start(t testing.TB, c config.Config, log *slog.Logger) *running {
 	t.Helper()
 	s, err := server.New(context.Background(), c, log)
 	if err != nil {

@@ -170,7 +170,9 @@ func openDrive(t testing.TB, cfg Config) *Drive {
 	return d
 }
 
-var testLengths = []int{1, 4095, 4096, 4097, 65535, 65536, 65537, 100_000, 131_072, 131_073, 200_000, 1 << 20, 3<<20 + 5}
+var testLengths = []int{
+	1, 4095, 4096, 4097, 65535, 65536, 65537, 100_000, 131_072, 131_073, 200_000, 1 << 20, 3<<20 + 5,
+}
 
 func TestRoundTrip(t *testing.T) {
 	eachFS(t, func(t *testing.T, cfg Config) {
@@ -383,8 +385,8 @@ func TestFormatAndOpenRefuse(t *testing.T) {
 	wantErr(t, change(func(p []byte) { clear(p) }), ErrForeign)
 	wantErr(t, change(func(p []byte) {
 		for _, c := range [][]byte{p[:unit], p[unit:]} {
-			le.PutUint32(c[8:], formatVersion+1)
-			le.PutUint64(c[superblockCRCAt:], checksum.Sum(c[:superblockCRCAt]))
+			putU32(c[8:], formatVersion+1)
+			putU64(c[superblockCRCAt:], checksum.Sum(c[:superblockCRCAt]))
 		}
 	}), ErrNewer)
 	must(t, change(func([]byte) {}))

@@ -71,14 +71,19 @@ func recordSpace(length int64) int64 {
 	return unit + alignUp(length) + alignUp(footerLength(length))
 }
 
-var le = binary.LittleEndian
+func u32(p []byte) uint32       { return binary.LittleEndian.Uint32(p) }
+func u64(p []byte) uint64       { return binary.LittleEndian.Uint64(p) }
+func putU32(p []byte, v uint32) { binary.LittleEndian.PutUint32(p, v) }
+func putU64(p []byte, v uint64) { binary.LittleEndian.PutUint64(p, v) }
+
+func appendU64(p []byte, v uint64) []byte { return binary.LittleEndian.AppendUint64(p, v) }
 
 // preamble checks magic and version of a block.
 func preamble(what, magic string, p []byte, least int) error {
 	if len(p) < least || string(p[:8]) != magic {
 		return fmt.Errorf("%s: no magic: %w", what, ErrCorrupt)
 	}
-	if v := le.Uint32(p[8:]); v > formatVersion {
+	if v := u32(p[8:]); v > formatVersion {
 		return fmt.Errorf("%s: version %d: %w", what, v, ErrNewer)
 	}
 	return nil
@@ -86,7 +91,7 @@ func preamble(what, magic string, p []byte, least int) error {
 
 // summed checks the CRC of the bytes before at.
 func summed(what string, p []byte, at int) error {
-	if checksum.Sum(p[:at]) != le.Uint64(p[at:]) {
+	if checksum.Sum(p[:at]) != u64(p[at:]) {
 		return fmt.Errorf("%s: checksum: %w", what, ErrCorrupt)
 	}
 	return nil
@@ -108,7 +113,7 @@ func (s *secret) authentic(what, label string, p []byte, macAt int) error {
 func (s *secret) endorse(label string, p []byte, macAt int) {
 	crcAt := macAt + sha256.Size
 	copy(p[macAt:crcAt], s.mac(label, p[:macAt]))
-	le.PutUint64(p[crcAt:], checksum.Sum(p[:crcAt]))
+	putU64(p[crcAt:], checksum.Sum(p[:crcAt]))
 }
 
 type superblock struct {
@@ -121,12 +126,12 @@ type superblock struct {
 func (s *superblock) encode() []byte {
 	p := make([]byte, superblockBytes)
 	copy(p, magicSuperblock)
-	le.PutUint32(p[8:], formatVersion)
+	putU32(p[8:], formatVersion)
 	copy(p[16:], s.drive[:])
 	copy(p[32:], s.set[:])
 	copy(p[48:], s.secret[:])
-	le.PutUint64(p[80:], uint64(s.created))
-	le.PutUint64(p[superblockCRCAt:], checksum.Sum(p[:superblockCRCAt]))
+	putU64(p[80:], uint64(s.created))
+	putU64(p[superblockCRCAt:], checksum.Sum(p[:superblockCRCAt]))
 	copy(p[unit:], p[:unit])
 	return p
 }
@@ -139,7 +144,7 @@ func decodeSuperblockCopy(p []byte) (*superblock, error) {
 		return nil, err
 	}
 	return &superblock{
-		drive: UUID(p[16:32]), set: UUID(p[32:48]), secret: secret(p[48:80]), created: int64(le.Uint64(p[80:])),
+		drive: UUID(p[16:32]), set: UUID(p[32:48]), secret: secret(p[48:80]), created: int64(u64(p[80:])),
 	}, nil
 }
 
@@ -172,11 +177,11 @@ type segmentHeader struct {
 func (h *segmentHeader) encode(s *secret) []byte {
 	p := make([]byte, unit)
 	copy(p, magicSegment)
-	le.PutUint32(p[8:], formatVersion)
+	putU32(p[8:], formatVersion)
 	copy(p[16:], h.drive[:])
 	copy(p[32:], h.id[:])
-	le.PutUint64(p[48:], h.number)
-	le.PutUint64(p[56:], uint64(h.size))
+	putU64(p[48:], h.number)
+	putU64(p[56:], uint64(h.size))
 	s.endorse(labelSegment, p, segmentMACAt)
 	return p
 }
@@ -189,7 +194,7 @@ func decodeSegmentHeader(s *secret, p []byte) (*segmentHeader, error) {
 		return nil, err
 	}
 	return &segmentHeader{
-		drive: UUID(p[16:32]), id: UUID(p[32:48]), number: le.Uint64(p[48:]), size: int64(le.Uint64(p[56:])),
+		drive: UUID(p[16:32]), id: UUID(p[32:48]), number: u64(p[48:]), size: int64(u64(p[56:])),
 	}, nil
 }
 
@@ -201,9 +206,9 @@ type seal struct {
 func (e *seal) encode(s *secret) []byte {
 	p := make([]byte, unit)
 	copy(p, magicSeal)
-	le.PutUint32(p[8:], formatVersion)
+	putU32(p[8:], formatVersion)
 	copy(p[16:], e.id[:])
-	le.PutUint64(p[32:], uint64(e.end))
+	putU64(p[32:], uint64(e.end))
 	s.endorse(labelSeal, p, sealMACAt)
 	return p
 }
@@ -215,7 +220,7 @@ func decodeSeal(s *secret, p []byte) (*seal, error) {
 	if err := s.authentic("seal", labelSeal, p, sealMACAt); err != nil {
 		return nil, err
 	}
-	return &seal{id: UUID(p[16:32]), end: int64(le.Uint64(p[32:]))}, nil
+	return &seal{id: UUID(p[16:32]), end: int64(u64(p[32:]))}, nil
 }
 
 // place is where a record lies.
@@ -228,17 +233,17 @@ type place struct {
 func encodeHeader(p []byte, s *secret, r *Record, at place, footerCRC uint64) {
 	clear(p[:unit])
 	copy(p, magicRecord)
-	le.PutUint32(p[8:], formatVersion)
+	putU32(p[8:], formatVersion)
 	copy(p[16:], r.Chunk[:])
 	p[32], p[33], p[34] = r.Shard, r.Data, r.Parity
 	copy(p[40:], r.Owner[:])
-	le.PutUint64(p[56:], r.Epoch)
-	le.PutUint64(p[64:], uint64(r.Length))
-	le.PutUint64(p[72:], uint64(r.ChunkLength))
-	le.PutUint64(p[80:], r.ChunkCRC)
-	le.PutUint64(p[88:], footerCRC)
+	putU64(p[56:], r.Epoch)
+	putU64(p[64:], uint64(r.Length))
+	putU64(p[72:], uint64(r.ChunkLength))
+	putU64(p[80:], r.ChunkCRC)
+	putU64(p[88:], footerCRC)
 	copy(p[96:], at.segment[:])
-	le.PutUint64(p[112:], uint64(at.offset))
+	putU64(p[112:], uint64(at.offset))
 	s.endorse(labelRecord, p, recordMACAt)
 }
 
@@ -250,19 +255,19 @@ func decodeHeader(s *secret, p []byte, at place) (Record, uint64, error) {
 	if err := s.authentic("record header", labelRecord, p, recordMACAt); err != nil {
 		return Record{}, 0, err
 	}
-	if UUID(p[96:112]) != at.segment || le.Uint64(p[112:]) != uint64(at.offset) {
+	if UUID(p[96:112]) != at.segment || u64(p[112:]) != uint64(at.offset) {
 		return Record{}, 0, fmt.Errorf("record header: made for another place: %w", ErrCorrupt)
 	}
 	r := Record{
 		Key:  Key{Chunk: [16]byte(p[16:32]), Shard: p[32]},
 		Data: p[33], Parity: p[34],
-		Owner: [16]byte(p[40:56]), Epoch: le.Uint64(p[56:]),
-		Length: int64(le.Uint64(p[64:])), ChunkLength: int64(le.Uint64(p[72:])), ChunkCRC: le.Uint64(p[80:]),
+		Owner: [16]byte(p[40:56]), Epoch: u64(p[56:]),
+		Length: int64(u64(p[64:])), ChunkLength: int64(u64(p[72:])), ChunkCRC: u64(p[80:]),
 	}
 	if err := r.check(); err != nil {
 		return Record{}, 0, fmt.Errorf("record header: %w: %w", ErrCorrupt, err)
 	}
-	return r, le.Uint64(p[88:]), nil
+	return r, u64(p[88:]), nil
 }
 
 // check looks at the lengths of a record.
@@ -277,19 +282,19 @@ func (r *Record) check() error {
 func encodeFooter(p []byte, r *Record, at place, blocks []uint64) uint64 {
 	clear(p)
 	copy(p, magicFooter)
-	le.PutUint32(p[8:], formatVersion)
-	le.PutUint32(p[12:], uint32(len(blocks)))
+	putU32(p[8:], formatVersion)
+	putU32(p[12:], uint32(len(blocks)))
 	copy(p[16:], r.Chunk[:])
 	p[32] = r.Shard
-	le.PutUint64(p[40:], uint64(r.Length))
+	putU64(p[40:], uint64(r.Length))
 	copy(p[48:], at.segment[:])
-	le.PutUint64(p[64:], uint64(at.offset))
+	putU64(p[64:], uint64(at.offset))
 	for i, crc := range blocks {
-		le.PutUint64(p[footerBlocksAt+i*crcBytes:], crc)
+		putU64(p[footerBlocksAt+i*crcBytes:], crc)
 	}
 	end := footerBlocksAt + len(blocks)*crcBytes
 	crc := checksum.Sum(p[:end])
-	le.PutUint64(p[end:], crc)
+	putU64(p[end:], crc)
 	return crc
 }
 
@@ -304,13 +309,13 @@ func decodeFooter(p []byte, k Key, length int64, at place) ([]uint64, uint64, er
 	if err := summed("footer", p, end); err != nil {
 		return nil, 0, err
 	}
-	if le.Uint32(p[12:]) != uint32(n) || [16]byte(p[16:32]) != k.Chunk || p[32] != k.Shard ||
-		le.Uint64(p[40:]) != uint64(length) || UUID(p[48:64]) != at.segment || le.Uint64(p[64:]) != uint64(at.offset) {
+	if u32(p[12:]) != uint32(n) || [16]byte(p[16:32]) != k.Chunk || p[32] != k.Shard ||
+		u64(p[40:]) != uint64(length) || UUID(p[48:64]) != at.segment || u64(p[64:]) != uint64(at.offset) {
 		return nil, 0, fmt.Errorf("footer: of another record: %w", ErrCorrupt)
 	}
 	blocks := make([]uint64, n)
 	for i := range blocks {
-		blocks[i] = le.Uint64(p[footerBlocksAt+i*crcBytes:])
+		blocks[i] = u64(p[footerBlocksAt+i*crcBytes:])
 	}
-	return blocks, le.Uint64(p[end:]), nil
+	return blocks, u64(p[end:]), nil
 }

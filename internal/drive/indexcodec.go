@@ -60,12 +60,12 @@ func (e *entry) indexValue() []byte {
 	p := make([]byte, 0, recordValueBytes)
 	p = append(p, formatVersion, e.Data, e.Parity, 0)
 	p = append(p, e.Owner[:]...)
-	p = le.AppendUint64(p, e.Epoch)
-	p = le.AppendUint64(p, uint64(e.Length))
-	p = le.AppendUint64(p, uint64(e.ChunkLength))
-	p = le.AppendUint64(p, e.ChunkCRC)
-	p = le.AppendUint64(p, e.segment)
-	return le.AppendUint64(p, uint64(e.offset))
+	p = appendU64(p, e.Epoch)
+	p = appendU64(p, uint64(e.Length))
+	p = appendU64(p, uint64(e.ChunkLength))
+	p = appendU64(p, e.ChunkCRC)
+	p = appendU64(p, e.segment)
+	return appendU64(p, uint64(e.offset))
 }
 
 // shape checks the lengths and the version byte of an index entry.
@@ -89,10 +89,10 @@ func decodeEntry(key, v []byte) (entry, error) {
 	e := entry{
 		Record: Record{
 			Key:  Key{Chunk: [16]byte(key[1:17]), Shard: key[17]},
-			Data: v[1], Parity: v[2], Owner: [16]byte(v[4:20]), Epoch: le.Uint64(v[20:]),
-			Length: int64(le.Uint64(v[28:])), ChunkLength: int64(le.Uint64(v[36:])), ChunkCRC: le.Uint64(v[44:]),
+			Data: v[1], Parity: v[2], Owner: [16]byte(v[4:20]), Epoch: u64(v[20:]),
+			Length: int64(u64(v[28:])), ChunkLength: int64(u64(v[36:])), ChunkCRC: u64(v[44:]),
 		},
-		segment: le.Uint64(v[52:]), offset: int64(le.Uint64(v[60:])),
+		segment: u64(v[52:]), offset: int64(u64(v[60:])),
 	}
 	if err := e.check(); err != nil {
 		return entry{}, fmt.Errorf("index: record entry: %w: %w", ErrCorrupt, err)
@@ -113,8 +113,8 @@ func (p *pending) indexKey() []byte {
 func (p *pending) indexValue() []byte {
 	b := make([]byte, 0, pendingValueBytes)
 	b = append(b, formatVersion)
-	b = le.AppendUint64(b, uint64(p.deleted))
-	b = le.AppendUint64(b, uint64(p.length))
+	b = appendU64(b, uint64(p.deleted))
+	b = appendU64(b, uint64(p.length))
 	b = append(b, p.Chunk[:]...)
 	return append(b, p.Shard)
 }
@@ -126,7 +126,7 @@ func decodePending(key, v []byte) (pending, error) {
 	p := pending{
 		Key:     Key{Chunk: [16]byte(v[17:33]), Shard: v[33]},
 		segment: binary.BigEndian.Uint64(key[1:]), offset: int64(binary.BigEndian.Uint64(key[9:])),
-		deleted: int64(le.Uint64(v[1:])), length: int64(le.Uint64(v[9:])),
+		deleted: int64(u64(v[1:])), length: int64(u64(v[9:])),
 	}
 	if p.offset < recordsOffset || p.offset%unit != 0 || p.length < unit || p.length > recordSpace(MaxPayloadBytes) {
 		return pending{}, fmt.Errorf("index: pending entry of %d at %d: %w", p.length, p.offset, ErrCorrupt)
@@ -145,7 +145,7 @@ func (s *segmentEntry) indexValue() []byte {
 		b[1] = 1
 	}
 	b = append(b, s.id[:]...)
-	return le.AppendUint64(b, uint64(s.end))
+	return appendU64(b, uint64(s.end))
 }
 
 func decodeSegmentEntry(key, v []byte) (segmentEntry, error) {
@@ -153,7 +153,7 @@ func decodeSegmentEntry(key, v []byte) (segmentEntry, error) {
 		return segmentEntry{}, err
 	}
 	s := segmentEntry{
-		number: binary.BigEndian.Uint64(key[1:]), sealed: v[1] == 1, id: UUID(v[2:18]), end: int64(le.Uint64(v[18:])),
+		number: binary.BigEndian.Uint64(key[1:]), sealed: v[1] == 1, id: UUID(v[2:18]), end: int64(u64(v[18:])),
 	}
 	if s.sealed && (s.end < recordsOffset || s.end%unit != 0) {
 		return segmentEntry{}, fmt.Errorf("index: segment entry with end %d: %w", s.end, ErrCorrupt)

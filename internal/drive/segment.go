@@ -120,7 +120,8 @@ func (d *Drive) createSegment(number uint64, need int64) (_ *segment, err error)
 		return nil, fmt.Errorf("segment: create: %w", noSpace(err))
 	}
 	if err := d.fillNewSegment(s); err != nil {
-		return nil, errors.Join(fmt.Errorf("segment: create: %w", noSpace(err)), s.file.Close(), d.cfg.FS.Remove(s.name))
+		err = fmt.Errorf("segment: create: %w", noSpace(err))
+		return nil, errors.Join(err, s.file.Close(), d.cfg.FS.Remove(s.name))
 	}
 	return s, nil
 }

@@ -3,7 +3,6 @@ package shm
 import (
 	"fmt"
 	"os"
-	"runtime/debug"
 	"sync"
 	"unsafe"
 
@@ -100,28 +99,4 @@ func (m *mapping) unmap() {
 		panic("shm: unmap: " + err.Error()) // the arguments are those of mmap
 	}
 	m.addr, m.bytes = nil, nil
-}
-
-// copyGuarded copies src to dst, one of which is client memory. A fault in either (the client
-// punched the last page away and there is no memory for a new one, a poisoned page) is an error.
-func copyGuarded(dst, src []byte) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		cause := recover()
-		if cause == nil {
-			return
-		}
-		fault, ok := cause.(interface{ Addr() uintptr })
-		if !ok || !(contains(dst, fault.Addr()) || contains(src, fault.Addr())) {
-			panic(cause)
-		}
-		err = fmt.Errorf("%w: memory fault", fabric.ErrTransfer)
-	}()
-	copy(dst, src)
-	return nil
-}
-
-func contains(b []byte, addr uintptr) bool {
-	start := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	return addr >= start && addr-start < uintptr(len(b))
 }

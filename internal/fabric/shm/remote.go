@@ -67,13 +67,14 @@ func (r *remote) move(ctx context.Context, off int64, b arena.Buffer, toClient b
 	if err != nil {
 		return err
 	}
+	dst, src := b.Bytes(), view
 	if toClient {
-		err = copyGuarded(view, b.Bytes())
-	} else {
-		err = copyGuarded(b.Bytes(), view)
+		dst, src = src, dst
 	}
+	err = arena.Guard(func() { copy(dst, src) })
 	if err != nil {
 		r.faults.Add(1)
+		err = fmt.Errorf("%w: %w", fabric.ErrTransfer, err)
 	}
 	r.mapping.leave()
 	return r.window.Leave(int64(b.Len()), err)

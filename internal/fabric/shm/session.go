@@ -52,7 +52,8 @@ func (s *session) Admit(h frame.HelloBody) frame.Status {
 	return frame.StatusOK
 }
 
-func (f *Fabric) serve(conn *net.UnixConn) {
+func (f *Fabric) serve(accepted net.Conn) {
+	conn := accepted.(*net.UnixConn) // the listener's kind
 	defer func() { _ = conn.Close() }()
 	s := &session{fabric: f, conn: conn}
 	limits := f.roster.Limits()
@@ -64,7 +65,7 @@ func (f *Fabric) serve(conn *net.UnixConn) {
 		Payload:     frame.MaxPayload,
 		IdleMillis:  uint32(limits.IdleWait.Milliseconds()),
 	})
-	f.doneWaiting(conn)
+	f.door.Proved(accepted)
 	if s.core == nil {
 		f.roster.Counters.Refused.Add(1)
 		f.logger.Debug("data connection refused", "fabric", Name, "error", err)

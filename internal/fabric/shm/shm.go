@@ -30,7 +30,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
@@ -42,9 +41,6 @@ import (
 const Name = "shm"
 
 const (
-	// maxHandshakes bounds connections that have not proved a secret yet; a handshake takes
-	// microseconds, so a queue means an attack.
-	maxHandshakes = 64
 	// handshakeWait bounds a handshake: a living client on this host needs no seconds.
 	handshakeWait = 5 * time.Second
 	// writeWait bounds the write of a control frame to a client that does not read.
@@ -60,15 +56,10 @@ type Options struct {
 
 // Fabric listens for data connections and opens windows.
 type Fabric struct {
-	address  string
-	listener *net.UnixListener
-	roster   *fabric.Roster
-	logger   *slog.Logger
-	tasks    sync.WaitGroup
-
-	mu      sync.Mutex
-	closed  bool
-	waiting map[net.Conn]struct{} // in their handshake
+	address string
+	roster  *fabric.Roster
+	logger  *slog.Logger
+	door    *fabric.Door
 }
 
 var (
@@ -90,16 +81,15 @@ func New(o Options) (*Fabric, error) {
 		return nil, fmt.Errorf("shm: listen %s: %w", address, err)
 	}
 	f := &Fabric{
-		address:  address,
-		listener: listener,
-		roster:   fabric.NewRoster(Name, o.Ledger),
-		logger:   o.Logger,
-		waiting:  make(map[net.Conn]struct{}),
+		address: address,
+		roster:  fabric.NewRoster(Name, o.Ledger),
+		logger:  o.Logger,
 	}
 	if f.logger == nil {
 		f.logger = slog.New(slog.DiscardHandler)
 	}
-	f.tasks.Go(f.accept)
+	f.door = fabric.NewDoor(listener, f.serve, &f.roster.Counters.Refused, f.logger)
+	f.door.Open()
 	return f, nil
 }
 
@@ -128,55 +118,6 @@ func listen(address string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	return l, nil
-}
-
-func (f *Fabric) accept() {
-	for {
-		conn, err := f.listener.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			f.logger.Warn("data connection not accepted", "fabric", Name, "error", err)
-			if !f.pause() {
-				return
-			}
-			continue
-		}
-		if !f.admitWaiting(conn) {
-			f.roster.Counters.Refused.Add(1)
-			_ = conn.Close()
-			continue
-		}
-		f.tasks.Go(func() { f.serve(conn) })
-	}
-}
-
-// pause waits a moment after a failed accept (no descriptors left); false means closed.
-func (f *Fabric) pause() bool {
-	const moment = 50 * time.Millisecond
-	timer := time.NewTimer(moment)
-	defer timer.Stop()
-	<-timer.C
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return !f.closed
-}
-
-func (f *Fabric) admitWaiting(conn net.Conn) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed || len(f.waiting) >= maxHandshakes {
-		return false
-	}
-	f.waiting[conn] = struct{}{}
-	return true
-}
-
-func (f *Fabric) doneWaiting(conn net.Conn) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.waiting, conn)
 }
 
 // Name is "shm".
@@ -218,18 +159,8 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 
 // Close cuts all sessions and waits for their goroutines.
 func (f *Fabric) Close() error {
-	f.mu.Lock()
-	again := f.closed
-	f.closed = true
-	for conn := range f.waiting {
-		_ = conn.Close()
-	}
-	f.mu.Unlock()
-	var err error
-	if !again {
-		err = f.listener.Close()
-	}
+	err := f.door.Shut()
 	f.roster.Close()
-	f.tasks.Wait()
+	f.door.Wait()
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -508,11 +509,7 @@ func TestIdle(t *testing.T) {
 func TestHandshakeAbandoned(t *testing.T) {
 	f := newFabric(t, fabric.Limits{})
 	conn := dialRaw(t, f)
-	soon(t, "connection accepted", func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return len(f.waiting) == 1
-	})
+	soon(t, "connection accepted", func() bool { return f.door.Waiting() == 1 })
 	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
@@ -555,4 +552,24 @@ func FuzzFrames(f *testing.F) {
 		_ = r.Close()
 		soon(t, "session ends", func() bool { return fab.Stats().Sessions == 0 })
 	})
+}
+
+// TestHandshakeFlood opens more connections than may be in their handshake: the surplus is closed at
+// once, and a place comes free with each one that leaves.
+func TestHandshakeFlood(t *testing.T) {
+	f := newFabric(t, fabric.Limits{})
+	var idle []*net.TCPConn
+	for range fabric.MaxHandshakes {
+		idle = append(idle, dialRaw(t, f))
+	}
+	soon(t, "places are taken", func() bool { return f.door.Waiting() == fabric.MaxHandshakes })
+	surplus := dialRaw(t, f)
+	if _, err := io.Copy(io.Discard, surplus); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("surplus connection lives")
+	}
+	for _, c := range idle {
+		_ = c.Close()
+	}
+	soon(t, "places come free", func() bool { return f.door.Waiting() == 0 })
+	connect(t, f).alive("after the flood")
 }

@@ -98,7 +98,8 @@ func (g *gate) Admit(h frame.HelloBody) frame.Status {
 	return frame.StatusOK
 }
 
-func (f *Fabric) serve(nc *net.TCPConn) {
+func (f *Fabric) serve(accepted net.Conn) {
+	nc := accepted.(*net.TCPConn) // the listener's kind
 	defer func() { _ = nc.Close() }()
 	limits := f.roster.Limits()
 	_ = nc.SetDeadline(time.Now().Add(handshakeWait))
@@ -111,7 +112,7 @@ func (f *Fabric) serve(nc *net.TCPConn) {
 		Payload:     frame.MaxPayload,
 		IdleMillis:  uint32(limits.IdleWait.Milliseconds()),
 	})
-	f.doneWaiting(nc)
+	f.door.Proved(accepted)
 	if g.conn == nil {
 		f.roster.Counters.Refused.Add(1)
 		f.logger.Debug("data connection refused", "fabric", Name, "error", err)

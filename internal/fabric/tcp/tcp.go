@@ -19,11 +19,9 @@ package tcp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/penstock-store/penstock/internal/fabric"
@@ -34,8 +32,6 @@ import (
 const Name = "tcp"
 
 const (
-	// maxHandshakes bounds connections that have not proved a secret yet, against floods.
-	maxHandshakes = 128
 	// handshakeWait bounds a handshake: three round trips and a proof.
 	handshakeWait = 5 * time.Second
 	// closeGrace bounds the last exchange of a transfer whose deadline is near or over.
@@ -59,11 +55,7 @@ type Fabric struct {
 	listener net.Listener
 	roster   *fabric.Roster
 	logger   *slog.Logger
-	tasks    sync.WaitGroup
-
-	mu      sync.Mutex
-	closed  bool
-	waiting map[net.Conn]struct{} // in their handshake
+	door     *fabric.Door
 }
 
 var (
@@ -83,7 +75,6 @@ func New(o Options) (*Fabric, error) {
 		listener: listener,
 		roster:   fabric.NewRoster(Name, o.Ledger),
 		logger:   o.Logger,
-		waiting:  make(map[net.Conn]struct{}),
 	}
 	if f.address == "" {
 		f.address = listener.Addr().String()
@@ -91,57 +82,9 @@ func New(o Options) (*Fabric, error) {
 	if f.logger == nil {
 		f.logger = slog.New(slog.DiscardHandler)
 	}
-	f.tasks.Go(f.accept)
+	f.door = fabric.NewDoor(listener, f.serve, &f.roster.Counters.Refused, f.logger)
+	f.door.Open()
 	return f, nil
-}
-
-func (f *Fabric) accept() {
-	for {
-		conn, err := f.listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			f.logger.Warn("data connection not accepted", "fabric", Name, "error", err)
-			if !f.pause() {
-				return
-			}
-			continue
-		}
-		if !f.admitWaiting(conn) {
-			f.roster.Counters.Refused.Add(1)
-			_ = conn.Close()
-			continue
-		}
-		f.tasks.Go(func() { f.serve(conn.(*net.TCPConn)) })
-	}
-}
-
-// pause waits a moment after a failed accept (no descriptors left); false means closed.
-func (f *Fabric) pause() bool {
-	const moment = 50 * time.Millisecond
-	timer := time.NewTimer(moment)
-	defer timer.Stop()
-	<-timer.C
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return !f.closed
-}
-
-func (f *Fabric) admitWaiting(conn net.Conn) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed || len(f.waiting) >= maxHandshakes {
-		return false
-	}
-	f.waiting[conn] = struct{}{}
-	return true
-}
-
-func (f *Fabric) doneWaiting(conn net.Conn) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.waiting, conn)
 }
 
 // Name is "tcp".
@@ -185,18 +128,8 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 
 // Close cuts all sessions and waits for their goroutines.
 func (f *Fabric) Close() error {
-	f.mu.Lock()
-	again := f.closed
-	f.closed = true
-	for conn := range f.waiting {
-		_ = conn.Close()
-	}
-	f.mu.Unlock()
-	var err error
-	if !again {
-		err = f.listener.Close()
-	}
+	err := f.door.Shut()
 	f.roster.Close()
-	f.tasks.Wait()
+	f.door.Wait()
 	return err
 }

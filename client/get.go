@@ -279,6 +279,24 @@ func checkMoved(mem []byte, h http.Header, must bool) (bool, error) {
 	return true, nil
 }
 
+// readBytes is how much of a body is read and summed at once: it stays in the second-level cache.
+const readBytes = 256 << 10
+
+// readBody fills mem from the body, straight from the socket, and sums it while it is in the cache.
+func readBody(mem []byte, body io.Reader, sum bool) (crc uint64, err error) {
+	for len(mem) > 0 {
+		piece := mem[:min(readBytes, len(mem))]
+		if _, err := io.ReadFull(body, piece); err != nil {
+			return 0, fmt.Errorf("client: read body: %w", err)
+		}
+		if sum {
+			crc = checksum.Update(crc, piece)
+		}
+		mem = mem[len(piece):]
+	}
+	return crc, nil
+}
+
 // getByHTTP makes one attempt over HTTP: the body is read straight into the window.
 func (c *Client) getByHTTP(ctx context.Context, g getCall) (Result, error) {
 	h := g.header()
@@ -306,18 +324,17 @@ func (c *Client) getByHTTP(ctx context.Context, g getCall) (Result, error) {
 	if n < 0 || n != resp.ContentLength {
 		return Result{}, fmt.Errorf("%w: body of %d bytes, expected %d", ErrProtocol, resp.ContentLength, n)
 	}
-	mem := g.window.mem()[:n]
-	if _, err := io.ReadFull(resp.Body, mem); err != nil {
-		return Result{}, fmt.Errorf("client: read body: %w", err)
-	}
 	res := Result{Bytes: n, Path: PathHTTP, Parts: 1, Object: objectInfo(resp.Header)}
 	res.Object.Bytes = total
-	if n == total && g.verify != VerifyOff && res.Object.Checksum != "" {
-		if got := checksum.Base64(checksum.Sum(mem)); got != res.Object.Checksum {
-			return Result{}, fmt.Errorf("%w: got %s, server sent %s", ErrChecksum, got, res.Object.Checksum)
-		}
-		res.Verified = true
+	verify := n == total && g.verify != VerifyOff && res.Object.Checksum != ""
+	crc, err := readBody(g.window.mem()[:n], resp.Body, verify)
+	if err != nil {
+		return Result{}, err
 	}
+	if got := checksum.Base64(crc); verify && got != res.Object.Checksum {
+		return Result{}, fmt.Errorf("%w: got %s, server sent %s", ErrChecksum, got, res.Object.Checksum)
+	}
+	res.Verified = verify
 	if g.verify == VerifyOn && !res.Verified {
 		return Result{}, fmt.Errorf("%w: the answer carries none", ErrChecksum)
 	}

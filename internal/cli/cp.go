@@ -29,9 +29,9 @@ const cpHelp = `cp copies files and objects: file to object, object to file, obj
 --recursive whole trees. "-" stands for stdin or stdout.
 
 What is already complete is skipped. An upload is complete when the object has the file's length and is
-not older than the file. A download is complete when the file has the object's length and, to the
-second, its modification time, which cp sets. A copy between objects is complete when the
-lengths are equal and the target is not older. With --checksum the CRC64NVME of the contents is
+not older than the file. A download is complete when the file has the object's length and its
+modification time in whole seconds, which cp sets. A copy between objects is complete when the lengths
+are equal and the target is not older. With --checksum the CRC64NVME of the contents is
 compared instead of times. --force copies everything.
 
 A download goes to a temporary file beside the target, which is renamed once the object is whole.

@@ -271,7 +271,8 @@ func (cp *copier) downloadItem(dir *os.Root, rel string, from client.ObjectName,
 			return false, nil
 		}
 		if !cp.opts.checksum {
-			return info.ModTime().Unix() == object.LastModified.Unix(), nil
+			// cp sets whole seconds; a file written since has a fraction, or another second.
+			return info.ModTime().Equal(object.LastModified.Truncate(time.Second)), nil
 		}
 		f, err := dir.Open(rel)
 		if err != nil {
@@ -315,7 +316,7 @@ func (cp *copier) downloadFile(
 		return client.Result{}, err
 	}
 	if at := res.Object.LastModified; !at.IsZero() {
-		if err := dir.Chtimes(temp, time.Time{}, at); err != nil {
+		if err := dir.Chtimes(temp, time.Time{}, at.Truncate(time.Second)); err != nil {
 			return client.Result{}, err
 		}
 	}

@@ -341,12 +341,12 @@ func testBank(t *testing.T, e kv.Engine) {
 		for _, p := range all {
 			var n int
 			if _, err := fmt.Sscan(p.value, &n); err != nil || n < 0 {
-				return fmt.Errorf("balance %q: %w", p.value, err)
+				return fmt.Errorf("balance is %q, %v", p.value, err)
 			}
 			sum += n
 		}
 		if err != nil || sum != accounts*start {
-			return fmt.Errorf("sum is %d, %w", sum, err)
+			return fmt.Errorf("sum is %d, %v", sum, err)
 		}
 		return nil
 	}

@@ -127,7 +127,7 @@ func (e *Engine) writable() error {
 func (e *Engine) guarded(fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			e.failure.set(fmt.Errorf("pebble: commit: %v", p), failAll)
+			e.failure.set(fmt.Errorf("pebble: commit: %w", panicked(p)), failAll)
 			err = e.failure.writes()
 			e.commitPanicked.Store(true)
 		}

@@ -2,6 +2,9 @@ package pebble
 
 import (
 	"log/slog"
+	"time"
+
+	pdb "github.com/cockroachdb/pebble/v2"
 
 	"github.com/penstock-store/penstock/internal/vfs"
 )
@@ -23,4 +26,7 @@ type Config struct {
 	// OnFatal is called once, with the cause, when the engine stops accepting writes by itself.
 	// It must return soon and must not call the engine. nil is allowed.
 	OnFatal func(error)
+
+	tune  func(*pdb.Options) // tests make files small, so that much happens to them
+	pause time.Duration      // tests want it short; 0 is tablePause
 }

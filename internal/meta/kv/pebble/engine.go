@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"cmp"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -38,26 +39,19 @@ var _ kv.Engine = (*Engine)(nil)
 func Open(cfg Config) (*Engine, error) { return open(cfg, pebblefs.New(cfg.FS)) }
 
 // open opens the engine on a file system of Pebble's kind.
-func open(cfg Config, fs pvfs.FS) (e *Engine, err error) {
+func open(cfg Config, fs pvfs.FS) (*Engine, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.CacheBytes == 0 {
-		cfg.CacheBytes = DefaultCacheBytes
-	}
+	cfg.CacheBytes = cmp.Or(cfg.CacheBytes, DefaultCacheBytes)
 	f := &failure{onFatal: cfg.OnFatal}
-	g := &guard{FS: fs, failure: f, stop: make(chan struct{})}
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("pebble: open %s: %v", cfg.Dir, p)
-		}
-	}()
-	db, err := pdb.Open(cfg.Dir, options(cfg, g, logger{log: cfg.Logger, failure: f}))
+	g := newGuard(fs, f, cmp.Or(cfg.pause, tablePause))
+	db, err := openPebble(cfg, g)
 	if err != nil {
 		return nil, fmt.Errorf("pebble: open %s: %w", cfg.Dir, err)
 	}
-	g.armed.Store(true)
-	e = &Engine{
+	g.opened.Store(true)
+	e := &Engine{
 		db: db, guard: g, failure: f, gate: newGate(), seed: maphash.MakeSeed(),
 		locks: newLockTable(), turn: make(chan struct{}, 1),
 		commits: commits{tracker: newTracker(), open: newGroup()},
@@ -68,6 +62,25 @@ func open(cfg Config, fs pvfs.FS) (e *Engine, err error) {
 	// Open has flushed what the log held, so all that can be read is durable.
 	e.versions.publish(&version{snap: db.NewSnapshot()})
 	return e, nil
+}
+
+// openPebble opens the database, or says why not.
+func openPebble(cfg Config, g *guard) (db *pdb.DB, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			db, err = nil, panicked(p)
+		}
+	}()
+	db, err = pdb.Open(cfg.Dir, options(cfg, g, logger{log: cfg.Logger, failure: g.failure}))
+	if err != nil {
+		return nil, err
+	}
+	if cause := g.failure.writes(); cause != nil {
+		close(g.stop)
+		_ = db.Close() // it has seen success where there was none
+		return nil, cause
+	}
+	return db, nil
 }
 
 // Limits implements kv.Engine.

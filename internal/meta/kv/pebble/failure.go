@@ -53,3 +53,11 @@ func (f *failure) writes() error { return f.get(failWrites) }
 
 // reads returns why nothing can be read, or nil.
 func (f *failure) reads() error { return f.get(failAll) }
+
+// panicked makes an error of what a panic carried.
+func panicked(p any) error {
+	if err, ok := p.(error); ok {
+		return err
+	}
+	return fmt.Errorf("panic: %v", p)
+}

@@ -21,28 +21,45 @@ const (
 var errDead = errors.New("pebble: write file: the engine has failed")
 
 // guard stands between Pebble and its files. Pebble panics when its log or manifest cannot be
-// written; so once the engine is open, the guard tells the engine of the first such error and shows
-// Pebble success. From then on nothing that Pebble does reaches the disk: no later write may become
+// written; so the guard tells the engine of the first such error and shows Pebble success. From then on nothing that Pebble does reaches the disk: no later write may become
 // durable after a lost one, and no file may be removed because of a manifest that is not there.
-// Errors of table files go to Pebble, which writes them again elsewhere; the guard slows it down.
+//
+// Errors of tables go to Pebble, which writes them again under another name; the guard slows it
+// down. Errors of blob files cannot: Pebble 2.1.7 dereferences nil when the end of one cannot be
+// written. The guard shows success, and fails the table that goes with the blob file, which Pebble
+// then removes together with it. Should Pebble put a spoiled file into its manifest all the same (it
+// rewrites blob files without a table), the engine fails.
 type guard struct {
 	pvfs.FS
 	failure *failure
-	armed   atomic.Bool   // Open has finished; before, errors make Open fail
+	unit    time.Duration // tablePause
+	opened  atomic.Bool   // Open has finished; an engine that fails before is not given out
 	stop    chan struct{} // closed when the engine closes
 
 	tables atomic.Int32 // table files in a row that could not be written
 
 	mu       sync.Mutex
 	tableErr error
+	spoiled  map[string]bool // blob files that lack bytes which Pebble believes written
 }
 
-// rebuildable reports whether a file is a table, which Pebble can write again under another name.
-func rebuildable(name string) bool {
-	return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
+func newGuard(fs pvfs.FS, f *failure, unit time.Duration) *guard {
+	return &guard{
+		FS: fs, failure: f, unit: unit, stop: make(chan struct{}), spoiled: make(map[string]bool),
+	}
 }
+
+func isTable(name string) bool    { return strings.HasSuffix(name, ".sst") }
+func isBlobFile(name string) bool { return strings.HasSuffix(name, ".blob") }
+func isManifest(name string) bool { return strings.Contains(name, "MANIFEST-") }
+
+// rebuildable reports whether Pebble can write a file again under another name.
+func rebuildable(name string) bool { return isTable(name) || isBlobFile(name) }
 
 func (g *guard) dead() bool { return g.failure.writes() != nil }
+
+// discards reports whether tables, too, end in nothing, so that an Open without hope returns.
+func (g *guard) discards() bool { return g.dead() && !g.opened.Load() }
 
 // tableFailures returns how many table files in a row could not be written, and the last error.
 func (g *guard) tableFailures() (int, error) {
@@ -57,31 +74,66 @@ func (g *guard) tableFailures() (int, error) {
 
 // check judges the error of a call that changes a file. It returns what to tell Pebble.
 func (g *guard) check(verb, name string, err error) error {
-	if err == nil || !g.armed.Load() {
-		return err
+	if err == nil {
+		return nil
 	}
 	if rebuildable(name) {
-		g.tables.Add(1)
-		g.mu.Lock()
-		g.tableErr = err
-		g.mu.Unlock()
+		g.count(err)
 		return err
 	}
 	g.failure.set(fmt.Errorf("pebble: %s %s: %w", verb, name, err), failWrites)
 	return nil
 }
 
+// count notes that a table file could not be written. Pebble does not return from its Open before it
+// has flushed what the log holds, so there a few failures end the engine.
+func (g *guard) count(err error) {
+	g.mu.Lock()
+	g.tableErr = err
+	n := g.tables.Add(1)
+	g.mu.Unlock()
+	if n >= maxFlushFailures && !g.opened.Load() {
+		g.failure.set(err, failAll)
+	}
+}
+
+// spoil notes that a blob file lacks what Pebble believes written.
+func (g *guard) spoil(name string, err error) {
+	g.count(err)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.spoiled[name] = true
+}
+
+func (g *guard) isSpoiled(name string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.spoiled[name]
+}
+
+// spoiledErr returns why some blob file is spoiled, or nil if none is.
+func (g *guard) spoiledErr() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.spoiled) == 0 {
+		return nil
+	}
+	return fmt.Errorf("pebble: write blob file: %w", g.tableErr)
+}
+
 // pause holds back a new table file after failures, and for good once the engine has failed.
 func (g *guard) pause() error {
 	n := g.tables.Load()
-	if g.dead() {
+	switch {
+	case g.discards():
+		return nil
+	case g.dead():
 		<-g.stop
 		return errDead
-	}
-	if n == 0 {
+	case n == 0:
 		return nil
 	}
-	timer := time.NewTimer(min(tablePause<<min(n-1, 10), tablePauseMax))
+	timer := time.NewTimer(min(g.unit<<min(n-1, 10), tablePauseMax))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -95,6 +147,9 @@ func (g *guard) made(verb, name string, f pvfs.File, err error) (pvfs.File, erro
 	if err := g.check(verb, name, err); err != nil {
 		return nil, err
 	}
+	if f == nil {
+		f = nullFile{}
+	}
 	return &guardedFile{File: f, g: g, name: name}, nil
 }
 
@@ -106,7 +161,7 @@ func (g *guard) Create(name string, c pvfs.DiskWriteCategory) (pvfs.File, error)
 		}
 	}
 	if g.dead() {
-		return &guardedFile{g: g, name: name}, nil
+		return nullFile{}, nil
 	}
 	f, err := g.FS.Create(name, c)
 	return g.made("create", name, f, err)
@@ -115,7 +170,7 @@ func (g *guard) Create(name string, c pvfs.DiskWriteCategory) (pvfs.File, error)
 // ReuseForWrite implements vfs.FS.
 func (g *guard) ReuseForWrite(oldName, newName string, c pvfs.DiskWriteCategory) (pvfs.File, error) {
 	if g.dead() {
-		return &guardedFile{g: g, name: newName}, nil
+		return nullFile{}, nil
 	}
 	f, err := g.FS.ReuseForWrite(oldName, newName, c)
 	return g.made("reuse", newName, f, err)
@@ -126,7 +181,7 @@ func (g *guard) OpenReadWrite(
 	name string, c pvfs.DiskWriteCategory, opts ...pvfs.OpenOption,
 ) (pvfs.File, error) {
 	if g.dead() {
-		return &guardedFile{g: g, name: name}, nil
+		return nullFile{}, nil
 	}
 	f, err := g.FS.OpenReadWrite(name, c, opts...)
 	return g.made("open", name, f, err)
@@ -146,6 +201,9 @@ func (g *guard) Remove(name string) error {
 	if g.dead() {
 		return nil
 	}
+	g.mu.Lock()
+	delete(g.spoiled, name)
+	g.mu.Unlock()
 	return g.FS.Remove(name)
 }
 
@@ -175,109 +233,3 @@ func (g *guard) Link(oldName, newName string) error {
 
 // Unwrap implements vfs.FS.
 func (g *guard) Unwrap() pvfs.FS { return g.FS }
-
-// guardedFile is a file open for writing, or a directory. Without a File it swallows what is written.
-type guardedFile struct {
-	pvfs.File
-	g    *guard
-	name string
-}
-
-// skip says that a call must not reach the file, and what it returns instead.
-func (f *guardedFile) skip() (bool, error) {
-	switch {
-	case f.File == nil:
-		return true, nil
-	case !f.g.dead():
-		return false, nil
-	case rebuildable(f.name):
-		return true, errDead
-	}
-	return true, nil
-}
-
-// Write implements vfs.File.
-func (f *guardedFile) Write(p []byte) (int, error) {
-	if skip, err := f.skip(); skip {
-		return len(p), err
-	}
-	n, err := f.File.Write(p)
-	if err == nil {
-		return n, nil
-	}
-	if err = f.g.check("write", f.name, err); err == nil {
-		n = len(p)
-	}
-	return n, err
-}
-
-// WriteAt implements vfs.File.
-func (f *guardedFile) WriteAt(p []byte, off int64) (int, error) {
-	if skip, err := f.skip(); skip {
-		return len(p), err
-	}
-	n, err := f.File.WriteAt(p, off)
-	if err == nil {
-		return n, nil
-	}
-	if err = f.g.check("write", f.name, err); err == nil {
-		n = len(p)
-	}
-	return n, err
-}
-
-func (f *guardedFile) synced(err error) error {
-	if err == nil && rebuildable(f.name) {
-		f.g.tables.Store(0)
-	}
-	return f.g.check("sync", f.name, err)
-}
-
-// Sync implements vfs.File.
-func (f *guardedFile) Sync() error {
-	if skip, err := f.skip(); skip {
-		return err
-	}
-	return f.synced(f.File.Sync())
-}
-
-// SyncData implements vfs.File.
-func (f *guardedFile) SyncData() error {
-	if skip, err := f.skip(); skip {
-		return err
-	}
-	return f.synced(f.File.SyncData())
-}
-
-// SyncTo implements vfs.File.
-func (f *guardedFile) SyncTo(length int64) (bool, error) {
-	if skip, err := f.skip(); skip {
-		return true, err
-	}
-	full, err := f.File.SyncTo(length)
-	return full, f.g.check("sync", f.name, err)
-}
-
-// Preallocate implements vfs.File.
-func (f *guardedFile) Preallocate(off, n int64) error {
-	if skip, err := f.skip(); skip {
-		return err
-	}
-	return f.File.Preallocate(off, n) // a hint
-}
-
-// Close implements vfs.File.
-func (f *guardedFile) Close() error {
-	if f.File == nil {
-		return nil
-	}
-	return f.g.check("close", f.name, f.File.Close())
-}
-
-// Fd implements vfs.File.
-func (f *guardedFile) Fd() uintptr {
-	if f.File == nil {
-		return pvfs.InvalidFd
-	}
-	return f.File.Fd()
-}

@@ -31,10 +31,24 @@ func (l logger) Errorf(format string, args ...any) {
 
 // Fatalf implements pebble.Logger.
 func (l logger) Fatalf(format string, args ...any) {
-	err := fmt.Errorf("pebble: fatal: %s", fmt.Sprintf(format, args...))
+	err := &fatalError{text: "pebble: go on: " + fmt.Sprintf(format, args...)}
+	for _, a := range args {
+		if cause, ok := a.(error); ok {
+			err.cause = cause
+		}
+	}
 	l.log.Error("pebble fatal error", slog.Any("error", err))
 	l.failure.set(err, failAll)
 }
+
+// fatalError is a text of Pebble's and the error that it speaks of.
+type fatalError struct {
+	text  string
+	cause error
+}
+
+func (e *fatalError) Error() string { return e.text }
+func (e *fatalError) Unwrap() error { return e.cause }
 
 // events are those that an operator should see.
 func (l logger) events() *pdb.EventListener {

@@ -70,5 +70,8 @@ func options(cfg Config, g *guard, l logger) *pdb.Options {
 			TargetGarbageRatio:    blobGarbage,
 		}
 	}
+	if cfg.tune != nil {
+		cfg.tune(o)
+	}
 	return o
 }

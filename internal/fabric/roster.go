@@ -18,6 +18,8 @@ var (
 	ErrPeerGone = errors.New("fabric: client gone")
 	// ErrOverdue says that a deadline passed while client memory was in use.
 	ErrOverdue = errors.New("fabric: deadline passed")
+	// ErrStalled says that the client took or sent nothing for the stall wait.
+	ErrStalled = errors.New("fabric: client stalls")
 	// ErrIdle says that neither frame nor transfer came for the idle wait.
 	ErrIdle = errors.New("fabric: session idle")
 	// ErrProtocol says that the client broke the protocol.

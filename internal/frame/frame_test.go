@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -403,5 +404,37 @@ func TestReadyNumbers(t *testing.T) {
 	}
 	if back, err := frame.DecodeReady(b[:]); err != nil || back != r {
 		t.Errorf("decoded %+v, %v", back, err)
+	}
+}
+
+// TestDocumented looks for the numbers of types, and for the labels, in docs/wire.md.
+func TestDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/wire.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := []string{
+		"HELLO | client", "CHALLENGE | server", "PROOF | client", "READY | server", "REFUSED | server",
+		"REGION | client", "REGION_OK | server", "REGION_REFUSED | server", "FORGET | client", "FORGOTTEN | server",
+		"CLOSE | client", "CLOSED | server", "PING | client", "PONG | server", "START | server", "DATA | server",
+		"READ | server", "PAYLOAD | client", "DONE | server", "ACK | client", "DENY | client",
+	}
+	for i, row := range rows {
+		typ := frame.Type(i + 1)
+		if want := fmt.Sprintf("| %d | %s |", typ, row); !bytes.Contains(text, []byte(want)) {
+			t.Errorf("docs/wire.md has no row %q", want)
+		}
+		if typ.FromClient() != strings.HasSuffix(row, "client") {
+			t.Errorf("row %q names the wrong side", row)
+		}
+	}
+	for _, want := range []string{
+		"client proof v1", "server proof v1", "ticket v1", frame.ControlPath, frame.SessionsPath,
+		fmt.Sprintf("a header of %d bytes", frame.HeaderBytes),
+		fmt.Sprintf("at most %d unanswered", frame.MaxOutstandingReads), fmt.Sprintf("Up to %d connections", frame.MaxConns),
+	} {
+		if !bytes.Contains(text, []byte(want)) {
+			t.Errorf("docs/wire.md does not say %q", want)
+		}
 	}
 }

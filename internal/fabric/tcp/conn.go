@@ -40,6 +40,7 @@ type conn struct {
 	vector  net.Buffers
 
 	slots chan struct{} // one per unanswered read
+	fills atomic.Int64  // payloads received
 
 	mu        sync.Mutex
 	failed    bool
@@ -126,11 +127,21 @@ func (c *conn) write(ctx context.Context, h frame.Header, body []byte, r *remote
 	if err == nil {
 		return nil
 	}
-	c.core.Cut(fmt.Errorf("%w: %w", fabric.ErrPeerGone, err))
+	c.broken(err)
 	return c.core.Err()
 }
 
+// broken cuts the session after an error of a write.
+func (c *conn) broken(err error) {
+	cause := fabric.ErrPeerGone
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		cause = fabric.ErrStalled
+	}
+	c.core.Cut(fmt.Errorf("%w: %w", cause, err))
+}
+
 func (c *conn) writeInTurn(h frame.Header, body []byte, r *remote) error {
+	_ = c.net.SetWriteDeadline(time.Now().Add(c.session.fabric.stall))
 	n := 0
 	if r != nil && !r.begun {
 		c.begin(r)
@@ -224,7 +235,10 @@ func (c *conn) fill(h frame.Header) error {
 	}
 	c.reads = append(c.reads[:0], c.reads[1:]...) // short, and keeps its memory
 	c.mu.Unlock()
+	_ = c.net.SetReadDeadline(time.Now().Add(c.session.fabric.stall))
 	_, err := io.ReadFull(c.net, op.dst)
+	_ = c.net.SetReadDeadline(time.Time{})
+	c.fills.Add(1)
 	<-c.slots
 	if err != nil {
 		op.done <- errBroken
@@ -297,9 +311,30 @@ func (c *conn) post(ctx context.Context, op *readOp) error {
 	err := c.writeInTurn(h, nil, op.remote)
 	<-c.writing
 	if err != nil { // the reader leaves and fails op
-		c.core.Cut(fmt.Errorf("%w: %w", fabric.ErrPeerGone, err))
+		c.broken(err)
 	}
 	return nil
+}
+
+// wait waits until op is answered. A client that answers no read of the connection for the stall wait
+// loses its session; op then fails.
+func (c *conn) wait(op *readOp) error {
+	timer := time.NewTimer(c.session.fabric.stall)
+	defer timer.Stop()
+	for before := c.fills.Load(); ; {
+		select {
+		case err := <-op.done:
+			return err
+		case <-timer.C:
+			now := c.fills.Load()
+			if now == before {
+				c.core.Cut(fabric.ErrStalled)
+				return <-op.done
+			}
+			before = now
+			timer.Reset(c.session.fabric.stall)
+		}
+	}
 }
 
 func (c *conn) enqueue(op *readOp) error {

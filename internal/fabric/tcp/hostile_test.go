@@ -212,14 +212,22 @@ func TestFrames(t *testing.T) {
 	c.alive("after transfers")
 }
 
-// TestStalls lets clients stall in the middle of transfers: the deadline ends their sessions, their
-// buffers come back, and another session moves meanwhile.
+// TestStalls lets clients stall in the middle of transfers: the deadline or the stall wait, whichever
+// is nearer, ends their sessions, and their buffers come back.
 func TestStalls(t *testing.T) {
-	f := newFabric(t, fabric.Limits{})
+	t.Run("deadline", func(t *testing.T) { testStalls(t, newFabric(t, fabric.Limits{}), shortly) })
+	t.Run("stall wait", func(t *testing.T) {
+		f := newFabric(t, fabric.Limits{})
+		f.stall = shortly // the deadline is far away
+		testStalls(t, f, patience)
+	})
+}
+
+func testStalls(t *testing.T, f *Fabric, wait time.Duration) {
 	b := newBuffer(t)
 	cases := map[string]func(c *rawClient) error{
 		"get, data not read": func(c *rawClient) error {
-			r := c.open(f, fabric.ForGet, regionSize-4096, shortly)
+			r := c.open(f, fabric.ForGet, regionSize-4096, wait)
 			var err error
 			for off := int64(0); err == nil && off < 60<<20; off += 1 << 20 {
 				err = r.Write(t.Context(), off, b)
@@ -227,18 +235,18 @@ func TestStalls(t *testing.T) {
 			return errors.Join(err, r.Close())
 		},
 		"get, no ack": func(c *rawClient) error {
-			r := c.open(f, fabric.ForGet, 1000, shortly)
+			r := c.open(f, fabric.ForGet, 1000, wait)
 			if err := r.Write(t.Context(), 0, b.Slice(0, 1000)); err != nil {
 				t.Error(err)
 			}
 			return r.Close()
 		},
 		"put, read not answered": func(c *rawClient) error {
-			r := c.open(f, fabric.ForPut, 1<<20, shortly)
+			r := c.open(f, fabric.ForPut, 1<<20, wait)
 			return errors.Join(r.Read(t.Context(), 0, b), r.Close())
 		},
 		"put, half a payload": func(c *rawClient) error {
-			r := c.open(f, fabric.ForPut, 1<<20, shortly)
+			r := c.open(f, fabric.ForPut, 1<<20, wait)
 			go func() {
 				start := c.receive()
 				c.receive()
@@ -249,7 +257,7 @@ func TestStalls(t *testing.T) {
 			return errors.Join(r.Read(t.Context(), 0, b), r.Close())
 		},
 		"put, payload after payload of one byte": func(c *rawClient) error {
-			r := c.open(f, fabric.ForPut, 1<<20, shortly)
+			r := c.open(f, fabric.ForPut, 1<<20, wait)
 			go func() {
 				start := c.receive()
 				c.receive()

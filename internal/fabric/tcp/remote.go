@@ -120,7 +120,7 @@ func (r *remote) Read(ctx context.Context, off int64, dst ...arena.Buffer) error
 	var posted [8]*readOp
 	ops, err := r.post(ctx, off, dst, posted[:0])
 	for _, op := range ops {
-		if opErr := <-op.done; opErr != nil && err == nil {
+		if opErr := r.conn.wait(op); opErr != nil && err == nil {
 			err = opErr
 		}
 	}
@@ -162,8 +162,11 @@ func (r *remote) finish(failure error) error {
 	if !begun {
 		return nil
 	}
-	wait := max(time.Until(r.window.Deadline), 0) + closeGrace
-	timer := time.AfterFunc(wait, func() { c.core.Cut(fabric.ErrOverdue) })
+	wait, cause := max(time.Until(r.window.Deadline), 0)+closeGrace, fabric.ErrOverdue
+	if stall := c.session.fabric.stall; stall < wait {
+		wait, cause = stall, fabric.ErrStalled
+	}
+	timer := time.AfterFunc(wait, func() { c.core.Cut(cause) })
 	defer timer.Stop()
 	h := frame.Header{Type: frame.Done, ID: r.id}
 	if failure != nil || r.aborted.Load() {

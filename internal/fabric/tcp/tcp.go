@@ -34,6 +34,9 @@ const Name = "tcp"
 const (
 	// handshakeWait bounds a handshake: three round trips and a proof.
 	handshakeWait = 5 * time.Second
+	// DefaultStallWait bounds how long a client may not take or send a frame that is due. A ps1 deadline
+	// may be minutes away, and a stalled transfer holds arena buffers that others need.
+	DefaultStallWait = 15 * time.Second
 	// closeGrace bounds the last exchange of a transfer whose deadline is near or over.
 	closeGrace = 500 * time.Millisecond
 	// keepAlive finds clients whose machine is gone while nothing is sent.
@@ -46,12 +49,14 @@ type Options struct {
 	Address string // "host:port"; port 0 draws one
 	// Advertise is what clients are told to dial; empty means the address listened on.
 	Advertise string
+	StallWait time.Duration // 0 means DefaultStallWait
 	Logger    *slog.Logger
 }
 
 // Fabric listens for data connections and opens windows.
 type Fabric struct {
 	address  string
+	stall    time.Duration
 	listener net.Listener
 	roster   *fabric.Roster
 	logger   *slog.Logger
@@ -75,6 +80,9 @@ func New(o Options) (*Fabric, error) {
 		listener: listener,
 		roster:   fabric.NewRoster(Name, o.Ledger),
 		logger:   o.Logger,
+	}
+	if f.stall = o.StallWait; f.stall == 0 {
+		f.stall = DefaultStallWait
 	}
 	if f.address == "" {
 		f.address = listener.Addr().String()

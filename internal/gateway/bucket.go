@@ -88,7 +88,6 @@ func (c *call) createBucket() error {
 }
 
 func (c *call) headBucket() error {
-	c.w.Header().Set("X-Amz-Bucket-Region", c.g.o.AWSRegion)
 	if _, err := c.g.o.Store.HeadBucket(c.r.Context(), c.target.Bucket); err != nil {
 		return err
 	}

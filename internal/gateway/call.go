@@ -82,7 +82,7 @@ func cutQuery(raw string) (path, query string) {
 func (c *call) authenticate() (err error) {
 	c.request = s3.FromHTTP(c.r)
 	c.identity, err = c.g.verifier.Verify(c.r.Context(), &c.request)
-	if err != nil && c.op == opHeadBucket { // clients learn the region from a refusal, too
+	if c.op == opHeadBucket { // clients learn the region from a refusal, too
 		c.w.Header().Set("X-Amz-Bucket-Region", c.g.o.AWSRegion)
 	}
 	return err

@@ -2,7 +2,9 @@ package gateway
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -50,12 +52,20 @@ func (c *call) createUpload() error {
 }
 
 func (c *call) abortUpload() error {
-	err := c.g.o.Store.Abort(c.r.Context(), c.target.Bucket, c.target.Key, c.query.Get("uploadId"))
+	id := c.query.Get("uploadId")
+	err := c.g.o.Store.Abort(c.r.Context(), c.target.Bucket, c.target.Key, id)
+	// An abort whose answer was lost is repeated: an id that this server could have made is gone, as asked.
+	if errors.Is(err, store.ErrNoSuchUpload) && uploadIDForm.MatchString(id) {
+		err = nil
+	}
 	if err != nil {
 		return err
 	}
 	return c.answerEmpty(http.StatusNoContent)
 }
+
+// uploadIDForm is what the store's upload ids look like.
+var uploadIDForm = regexp.MustCompile("^[0-9a-f]{32}$")
 
 func (c *call) completeUpload() error {
 	r := store.CompleteRequest{

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/penstock-store/penstock/internal/arena"
+	"github.com/penstock-store/penstock/internal/chunk"
 	"github.com/penstock-store/penstock/internal/chunk/chunkmem"
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/gateway"
@@ -229,4 +230,16 @@ func (n *node) try(r request) (answer, error) {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	return answer{resp.StatusCode, resp.Header, text, resp.ContentLength}, err
+}
+
+// chunkIDs lists the chunks that are stored.
+func (n *node) chunkIDs() (ids []chunk.ID) {
+	err := n.chunks.Walk(context.Background(), func(r chunk.Ref, _ chunk.Owner) error {
+		ids = append(ids, r.ID)
+		return nil
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return ids
 }

@@ -123,7 +123,8 @@ func TestObjectsLiveAcrossRestarts(t *testing.T) {
 	if status, body := r.do("PUT", "/bucket", nil); status != 200 {
 		t.Fatalf("%d %s", status, body)
 	}
-	objects := map[string][]byte{"empty": {}, "inline": []byte("x"), "large": bytes.Repeat([]byte("0123456789abcdef"), 1<<18)}
+	objects := map[string][]byte{"empty": {}, "inline": []byte("x")}
+	objects["large"] = bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
 	for key, p := range objects {
 		if status, body := r.do("PUT", "/bucket/"+key, p); status != 200 {
 			t.Fatalf("%s: %d %s", key, status, body)
@@ -242,7 +243,8 @@ func TestAdminKeys(t *testing.T) {
 	r := start(t, configFor(t, t.TempDir()), nil)
 	status, body := r.do("POST", admin.KeysPath, []byte(`{"principal":"alice"}`))
 	var made admin.Key
-	if err := json.Unmarshal(body, &made); status != 201 || err != nil || made.SecretKey == "" || made.Principal != "alice" {
+	err := json.Unmarshal(body, &made)
+	if status != 201 || err != nil || made.SecretKey == "" || made.Principal != "alice" {
 		t.Fatalf("%d %s %v", status, body, err)
 	}
 	status, body = r.do("GET", admin.KeysPath, nil)

@@ -39,6 +39,41 @@ type uploadedPart struct {
 	bytes     int64
 }
 
+// PartName says which part of which open multipart upload.
+type PartName struct {
+	Bucket, Key, UploadID string
+	Number                int // 1..MaxParts
+}
+
+// PutPart stores the window as one part of a multipart upload that the caller creates, completes and
+// aborts with a client of its choice. Result.Object.ETag names the part in the list that completes
+// the upload. Blocking and errors: as PutFrom.
+func (c *Client) PutPart(ctx context.Context, w Window, part PartName) (Result, error) {
+	if err := checkNames(part.Bucket, part.Key, true); err != nil {
+		return Result{}, err
+	}
+	if part.Number < 1 || part.Number > MaxParts || part.UploadID == "" || w.Bytes > token.MaxWindow {
+		return Result{}, fmt.Errorf("%w: part %d of %d bytes", ErrWindow, part.Number, w.Bytes)
+	}
+	release, err := w.acquire()
+	if err != nil {
+		return Result{}, err
+	}
+	defer release()
+	res, err := c.putPart(ctx, partCall(w, part))
+	if err != nil {
+		return Result{}, fmt.Errorf("client: put part %d of %s/%s: %w", part.Number, part.Bucket, part.Key, err)
+	}
+	return res, nil
+}
+
+func partCall(w Window, part PartName) putCall {
+	return putCall{
+		window: w, bucket: part.Bucket, key: part.Key, header: http.Header{},
+		query: url.Values{"partNumber": {strconv.Itoa(part.Number)}, "uploadId": {part.UploadID}},
+	}
+}
+
 // planParts returns the length of the parts for a payload: the wanted one, longer when there would
 // be more than MaxParts.
 func planParts(total, wanted int64) (partBytes int64, err error) {
@@ -95,10 +130,7 @@ func (c *Client) create(
 
 // put stores the window as part i, counted from 0.
 func (u *upload) put(ctx context.Context, i int, w Window) error {
-	res, err := u.client.putPart(ctx, putCall{
-		window: w, bucket: u.name.Bucket, key: u.name.Key, header: http.Header{},
-		query: url.Values{"partNumber": {strconv.Itoa(i + 1)}, "uploadId": {u.id}},
-	})
+	res, err := u.client.putPart(ctx, partCall(w, PartName{u.name.Bucket, u.name.Key, u.id, i + 1}))
 	if err != nil {
 		return fmt.Errorf("part %d: %w", i+1, err)
 	}

@@ -106,7 +106,8 @@ func testContext(t *testing.T, e kv.Engine) {
 	put(t, e, "k", "1")
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := e.Txn(ended, func(tx kv.Tx) error { return tx.Put([]byte("k"), []byte("2")) }); !errors.Is(err, context.Canceled) {
+	err := e.Txn(ended, func(tx kv.Tx) error { return tx.Put([]byte("k"), []byte("2")) })
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("txn with an ended context: %v", err)
 	}
 	if s, err := e.Snapshot(ended); !errors.Is(err, context.Canceled) {
@@ -123,7 +124,7 @@ func testContext(t *testing.T, e kv.Engine) {
 		}
 	})
 	during, cancel := context.WithCancel(ctx)
-	err := e.Txn(during, func(tx kv.Tx) error {
+	err = e.Txn(during, func(tx kv.Tx) error {
 		defer cancel()
 		return tx.Put([]byte("k"), []byte("3"))
 	})

@@ -18,8 +18,8 @@ type Config struct {
 	// FS holds the files; Dir is the engine's own directory in it, created when missing.
 	FS  vfs.FS
 	Dir string
-	// CacheBytes bounds the cache of uncompressed blocks. 0 means DefaultCacheBytes. Up to 128 MiB
-	// of unflushed writes come on top of it.
+	// CacheBytes is for the cache of uncompressed blocks. 0 means DefaultCacheBytes. Unflushed
+	// writes come on top of it: 64 MiB, and another 64 MiB when flushing falls behind.
 	CacheBytes int64
 	// Logger gets the engine's events. nil discards them.
 	Logger *slog.Logger

@@ -76,7 +76,8 @@ func TestLogSyncFails(t *testing.T) {
 			t.Errorf("txn: %v", err)
 		}
 	}
-	if err := e.Txn(ctx, func(tx kv.Tx) error { _, err := tx.Get(ctx, []byte("head")); return err }); !errors.Is(err, kv.ErrClosed) {
+	err = e.Txn(ctx, func(tx kv.Tx) error { _, err := tx.Get(ctx, []byte("head")); return err })
+	if !errors.Is(err, kv.ErrClosed) {
 		t.Errorf("transaction that read what is not durable: %v", err)
 	}
 	if n, err := head(ctx, e); n != 3 || err != nil {
@@ -159,7 +160,9 @@ func faultRun(t *testing.T, start *crashfs.FS, held int, f fault) int {
 	at := f.at
 	ctx := withPatience(t)
 	var fatal atomic.Int32
-	d := newDisk(start.Image(crashfs.LoseAll, 0), Config{tune: smallFiles, pause: time.Millisecond, OnFatal: func(error) { fatal.Add(1) }})
+	d := newDisk(start.Image(crashfs.LoseAll, 0), Config{
+		tune: smallFiles, pause: time.Millisecond, OnFatal: func(error) { fatal.Add(1) },
+	})
 	var n atomic.Int64
 	d.on.tap(func(op, name string) error {
 		i := int(n.Add(1)) - 1

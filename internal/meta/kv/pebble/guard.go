@@ -21,14 +21,15 @@ const (
 var errDead = errors.New("pebble: write file: the engine has failed")
 
 // guard stands between Pebble and its files. Pebble panics when its log or manifest cannot be
-// written; so the guard tells the engine of the first such error and shows Pebble success. From then on nothing that Pebble does reaches the disk: no later write may become
-// durable after a lost one, and no file may be removed because of a manifest that is not there.
+// written; so the guard tells the engine of the first such error and shows Pebble success. From
+// then on nothing that Pebble does reaches the disk: no later write may become durable after a lost
+// one, and no file may be removed because of a manifest that is not there.
 //
 // Errors of tables go to Pebble, which writes them again under another name; the guard slows it
 // down. Errors of blob files cannot: Pebble 2.1.7 dereferences nil when the end of one cannot be
 // written. The guard shows success, and fails the table that goes with the blob file, which Pebble
-// then removes together with it. Should Pebble put a spoiled file into its manifest all the same (it
-// rewrites blob files without a table), the engine fails.
+// then removes together with it. Should Pebble put a spoiled file into its manifest all the same
+// (it rewrites blob files without a table), the engine fails.
 type guard struct {
 	pvfs.FS
 	failure *failure

@@ -17,6 +17,10 @@ const (
 	memTableBytes = 32 << 20
 	memTables     = 4
 
+	// steadyMemTables are usually there: the one written to, and one that is flushed or kept for use
+	// again. Pebble takes their memory out of its cache, so it comes on top of what blocks may have.
+	steadyMemTables = 2
+
 	// l0Stop is the depth of level 0 that stops writes, far above where compactions begin: short
 	// bursts must not stall.
 	l0Compact = 4
@@ -43,7 +47,7 @@ const (
 func options(cfg Config, g *guard, l logger) *pdb.Options {
 	o := &pdb.Options{
 		FS:                          g,
-		CacheSize:                   cfg.CacheBytes,
+		CacheSize:                   cfg.CacheBytes + steadyMemTables*memTableBytes,
 		FormatMajorVersion:          formatVersion,
 		MemTableSize:                memTableBytes,
 		MemTableStopWritesThreshold: memTables,

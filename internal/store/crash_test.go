@@ -145,7 +145,9 @@ func (m *machine) look(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for _, u := range uploads.Uploads {
-		parts, err := m.store.ListParts(ctx, store.PartListRequest{Bucket: bucket, Key: u.Key, UploadID: u.ID, Limit: 1000})
+		parts, err := m.store.ListParts(ctx, store.PartListRequest{
+			Bucket: bucket, Key: u.Key, UploadID: u.ID, Limit: 1000,
+		})
 		if err != nil {
 			return "", fmt.Errorf("listed upload of %q: %w", u.Key, err)
 		}
@@ -554,7 +556,8 @@ func TestModelWithCrashes(t *testing.T) {
 			Objects: bucketOf, Uploads: bucketOf, Prefix: fmt.Sprintf("%06d/", run),
 			Tokens: tokens, Sizes: sizes, MinPart: minPart,
 			Settle: func() {
-				mode := rapid.SampledFrom([]crashfs.Mode{crashfs.LoseAll, crashfs.KeepAll, crashfs.KeepSome}).Draw(rt, "mode")
+				modes := []crashfs.Mode{crashfs.LoseAll, crashfs.KeepAll, crashfs.KeepSome}
+				mode := rapid.SampledFrom(modes).Draw(rt, "mode")
 				image := m.fs.Image(mode, rapid.Uint64().Draw(rt, "image"))
 				if err := m.stop(); err != nil {
 					rt.Fatal(err)

@@ -32,6 +32,11 @@ type fixture struct {
 	share   *arena.Share
 	direct  model.Direct
 	garbage *work.Collector
+
+	// Of newFaultFixture and prepare.
+	counting *counting
+	doneID   string
+	doneList []model.Part
 }
 
 const (

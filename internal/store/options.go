@@ -149,6 +149,7 @@ func wrap(err error) error {
 	for _, m := range [...]struct{ below, own error }{
 		{kv.ErrConflict, ErrUnavailable}, {kv.ErrClosed, ErrUnavailable}, {kv.ErrUnavailable, ErrUnavailable},
 		{kv.ErrTooLarge, ErrTooLarge}, {meta.ErrCorrupt, ErrCorrupt},
+		{kv.ErrNotFound, ErrCorrupt}, // of a record that another one refers to; the rest is named before
 		{chunk.ErrNoSpace, ErrNoSpace}, {chunk.ErrUnavailable, ErrUnavailable},
 		{chunk.ErrCorrupt, ErrCorrupt},
 	} {

@@ -116,6 +116,22 @@ func (r *running) admin(path string) (int, string) {
 	return status, string(text)
 }
 
+// await polls the metrics until they have the line.
+func (r *running) await(line string) string {
+	r.t.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for end := time.Now().Add(10 * time.Second); ; <-ticker.C {
+		status, text := r.admin("/metrics")
+		if status == 200 && strings.Contains(text, line+"\n") {
+			return text
+		}
+		if time.Now().After(end) {
+			r.t.Fatalf("no line %s", line)
+		}
+	}
+}
+
 func TestObjectsLiveAcrossRestarts(t *testing.T) {
 	dir := t.TempDir()
 	var log bytes.Buffer
@@ -196,12 +212,9 @@ func TestHealthAndMetrics(t *testing.T) {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
-	status, text := r.admin("/metrics")
-	if status != 200 {
-		t.Fatalf("%d", status)
-	}
+	// A request is counted after its answer went out.
+	text := r.await(`penstock_requests_total{op="GetObject",status="2xx"} 1`)
 	for _, want := range []string{
-		`penstock_requests_total{op="GetObject",status="2xx"} 1`,
 		`penstock_payload_bytes_total{op="PutObject",path="http"} 100000`,
 		`penstock_payload_bytes_total{op="GetObject",path="http"} 100000`,
 		`penstock_request_seconds_count{op="PutObject"} 1`,
@@ -318,6 +331,7 @@ func TestDrainLetsRequestsFinish(t *testing.T) {
 	if _, err := feed.Write(make([]byte, 50_000)); err != nil {
 		t.Fatal(err)
 	}
+	r.await("penstock_requests_in_flight 1")
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.stop() }()
 	awaitRefusal(t, r.s.Addr().String())

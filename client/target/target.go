@@ -105,6 +105,9 @@ func (c *Conn) join(ctx context.Context, offer frame.SessionReply, index uint32)
 		return ready, err
 	}
 	_ = conn.SetDeadline(time.Time{})
+	if stream, ok := conn.(*net.TCPConn); ok {
+		_ = stream.SetWriteBuffer(frame.SendBufferBytes)
+	}
 	c.links = append(c.links, newLink(c, conn))
 	return ready, nil
 }

@@ -39,6 +39,11 @@ const MaxOutstandingReads = 64
 // cores over loopback, and more streams gain nothing on one link.
 const MaxConns = 8
 
+// SendBufferBytes is the send buffer of both ends of a tcp data connection. Left to itself the kernel
+// lets megabytes per stream queue up, which costs a quarter more CPU over loopback, since they have left
+// the cache when they are read; four streams of this size still fill 100 Gb/s at 150 µs.
+const SendBufferBytes = 512 << 10
+
 // ErrInvalid says that the bytes are not a frame of this protocol. The connection must be closed.
 var ErrInvalid = errors.New("frame: invalid frame")
 

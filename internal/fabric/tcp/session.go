@@ -122,6 +122,7 @@ func (f *Fabric) serve(accepted net.Conn) {
 	var replies sync.WaitGroup
 	if err == nil {
 		_ = nc.SetDeadline(time.Time{})
+		_ = nc.SetWriteBuffer(frame.SendBufferBytes)
 		f.logger.Debug("data connection open", "fabric", Name, "principal", c.core.Principal,
 			"peer", nc.RemoteAddr().String())
 		replies.Go(c.reply)

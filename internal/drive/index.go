@@ -3,7 +3,6 @@ package drive
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"path"
 	"sync"
 
@@ -32,13 +31,13 @@ const (
 
 // index is the Pebble store of a drive.
 //
-// All writes go through one goroutine, which commits what is waiting as one batch. That makes group
-// commits, and it makes failures safe: Pebble does not survive a commit after a failed one, so the
-// goroutine stops writing for good at the first failure and answers everybody with it.
+// All writes go through one goroutine, which commits what is waiting as one batch. It writes no
+// more after the first failure, and answers everybody with it.
 type index struct {
 	db    *pebble.DB
 	cache *pebble.Cache
-	log   *pebbleLog
+	watch *watch
+	files *indexFS
 	todo  chan *indexWrite
 	stop  chan struct{}
 	wg    sync.WaitGroup
@@ -54,78 +53,52 @@ type indexWrite struct {
 
 type keyValue struct{ key, value []byte }
 
-// pebbleLog passes Pebble's messages on. Pebble expects Fatalf to end the process; it is kept as
-// the failure of the index instead.
-type pebbleLog struct {
-	log *slog.Logger
-
-	mu  sync.Mutex
-	err error
-}
-
-func (l *pebbleLog) Infof(string, ...any) {} // one line per flush and compaction: too much
-
-func (l *pebbleLog) Errorf(format string, args ...any) {
-	l.log.Warn("index", slog.String("message", fmt.Sprintf(format, args...)))
-}
-
-func (l *pebbleLog) Fatalf(format string, args ...any) {
-	err := fmt.Errorf("index: %s", fmt.Sprintf(format, args...))
-	for _, a := range args {
-		if cause, ok := a.(error); ok {
-			err = fmt.Errorf("index: commit: %w", cause)
-		}
-	}
-	l.fail(err)
-}
-
-func (l *pebbleLog) fail(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err == nil {
-		l.err = err
-	}
-}
-
-func (l *pebbleLog) failure() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
-}
-
 // openIndex opens the index of a drive; a missing one is created empty.
 func openIndex(cfg *Config) (*index, error) {
 	ix := &index{
 		cache: pebble.NewCache(indexCacheBytes),
-		log:   &pebbleLog{log: cfg.Log},
+		watch: newWatch(cfg.Log),
 		todo:  make(chan *indexWrite, indexQueue),
 		stop:  make(chan struct{}),
 	}
+	ix.files = &indexFS{FS: pebblefs.New(cfg.FS), watch: ix.watch, stop: ix.stop}
 	opts := &pebble.Options{
-		FS:                 pebblefs.New(cfg.FS),
+		FS:                 ix.files,
 		Cache:              ix.cache,
 		MemTableSize:       indexMemTableBytes,
 		FormatMajorVersion: indexFormat,
-		Logger:             ix.log,
-		EventListener:      &pebble.EventListener{},
+		Logger:             ix.watch,
+		EventListener:      ix.watch.listener(),
 	}
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(bloomBits)
 	}
-	db, err := pebble.Open(path.Join(cfg.Dir, indexDir), opts)
-	if err == nil {
-		err = ix.log.failure()
+	db, err := openStore(path.Join(cfg.Dir, indexDir), opts)
+	if failure := ix.watch.failure(); failure != nil {
+		close(ix.stop)
+		if db != nil {
+			_ = db.Close() // it has seen success where there was none
+		}
+		err = failure
 	}
 	if err != nil {
-		if db != nil {
-			err = errors.Join(err, db.Close())
-		}
 		ix.cache.Unref()
 		return nil, fmt.Errorf("index: open: %w", err)
 	}
 	ix.db = db
+	ix.files.opened.Store(true)
 	ix.wg.Go(ix.commitLoop)
 	return ix, nil
+}
+
+// openStore opens the Pebble store; it panics on some corrupt files.
+func openStore(dir string, opts *pebble.Options) (db *pebble.DB, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			db, err = nil, fmt.Errorf("index: open: %v: %w", p, ErrCorrupt)
+		}
+	}()
+	return pebble.Open(dir, opts)
 }
 
 func (ix *index) close() error {
@@ -133,6 +106,9 @@ func (ix *index) close() error {
 	ix.wg.Wait()
 	err := ix.db.Close()
 	ix.cache.Unref()
+	if failure := ix.watch.failure(); failure != nil {
+		return fmt.Errorf("index: close: %w", failure)
+	}
 	if err != nil {
 		return fmt.Errorf("index: close: %w", err)
 	}
@@ -158,7 +134,7 @@ func (ix *index) commitLoop() {
 }
 
 func (ix *index) commit(group []*indexWrite) error {
-	if err := ix.log.failure(); err != nil {
+	if err := ix.watch.failure(); err != nil {
 		return err
 	}
 	b := ix.db.NewBatch()
@@ -185,11 +161,11 @@ func (ix *index) commit(group []*indexWrite) error {
 	}
 	err := b.Commit(opts)
 	if err == nil {
-		err = ix.log.failure()
+		err = ix.watch.failure()
 	}
 	if err != nil {
-		ix.log.fail(fmt.Errorf("index: commit: %w", err))
-		return ix.log.failure() // the batch may still be in use inside Pebble
+		ix.watch.fail(fmt.Errorf("index: commit: %w", err))
+		return ix.watch.failure() // the batch may still be in use inside Pebble
 	}
 	return b.Close()
 }
@@ -198,8 +174,17 @@ func (ix *index) commit(group []*indexWrite) error {
 // only before close.
 func (ix *index) write(w *indexWrite) error {
 	w.done = make(chan error, 1)
-	ix.todo <- w
-	return <-w.done
+	select {
+	case ix.todo <- w:
+	case <-ix.watch.failed:
+		return ix.watch.failure()
+	}
+	select {
+	case err := <-w.done:
+		return err
+	case <-ix.watch.failed: // the commit under way may never return
+		return ix.watch.failure()
+	}
 }
 
 // get finds a record; ErrNotFound.

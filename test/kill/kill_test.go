@@ -9,16 +9,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/penstock-store/penstock/bench"
 	"github.com/penstock-store/penstock/client"
+	"github.com/penstock-store/penstock/test/realnode"
 )
 
 const (
@@ -39,48 +37,13 @@ func rounds() int {
 	return 5
 }
 
-// build makes the binary under test.
-func build(t *testing.T) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "penstock")
-	out, err := exec.Command("go", "build", "-o", binary, "../../cmd/penstock").CombinedOutput()
-	if err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	return binary
-}
-
-func start(t *testing.T, binary, dir string) *bench.Node {
-	t.Helper()
-	n, err := bench.StartNode(t.Context(), bench.NodeOptions{
-		Binary: binary, Dir: dir,
-		Flags: []string{"--storage-segment", "128MiB", "--storage-reserve", "64MiB", "--storage-grace", "1s"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-func connect(t *testing.T, n *bench.Node, f client.Fabric) *client.Client {
-	t.Helper()
-	c, err := client.New(client.Config{
-		Endpoint: n.Endpoint, Fabric: f, PartBytes: partBytes, MultipartBytes: partBytes, MaxAttempts: 1,
-		Credentials: client.Credentials{AccessKey: n.AccessKey, SecretKey: n.SecretKey},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 func TestKillUnderLoad(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills real processes for half a minute")
 	}
-	binary, dir, book := build(t), t.TempDir(), newLedger()
-	n := start(t, binary, dir)
-	c := connect(t, n, client.HTTP)
+	binary, dir, book := realnode.Build(t), t.TempDir(), newLedger()
+	n := realnode.Start(t, binary, dir)
+	c := realnode.Connect(t, n, client.HTTP, partBytes)
 	if err := c.CreateBucket(t.Context(), bucket); err != nil {
 		t.Fatal(err)
 	}
@@ -98,13 +61,10 @@ func TestKillUnderLoad(t *testing.T) {
 		}
 		life := time.NewTimer(time.Duration(300+random.IntN(1500)) * time.Millisecond)
 		<-life.C
-		if err := syscall.Kill(n.PID(), syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		realnode.Kill(t, n)
 		cancel()
 		wg.Wait()
-		_ = n.Stop() // says that it was killed
-		n = start(t, binary, dir)
+		n = realnode.Start(t, binary, dir)
 		total := 0
 		for _, a := range acknowledged {
 			total += a
@@ -129,7 +89,7 @@ func closeClient(c *client.Client) { _ = c.Close() } // its node may be dead, so
 // acknowledged.
 func load(ctx context.Context, t *testing.T, n *bench.Node, w int, random *rand.Rand, book *ledger) int {
 	fabric := []client.Fabric{client.HTTP, client.SHM, client.TCP}[w%3]
-	c := connect(t, n, fabric)
+	c := realnode.Connect(t, n, fabric, partBytes)
 	defer closeClient(c)
 	region, err := c.Alloc(largest)
 	if err != nil {
@@ -191,7 +151,7 @@ func check(t *testing.T, n *bench.Node, book *ledger) int {
 	clients := map[client.Fabric]*client.Client{}
 	regions := map[client.Fabric]*client.Region{}
 	for _, f := range paths {
-		clients[f] = connect(t, n, f)
+		clients[f] = realnode.Connect(t, n, f, partBytes)
 		defer closeClient(clients[f])
 		r, err := clients[f].Alloc(largest)
 		if err != nil {

@@ -5,12 +5,15 @@ import (
 	"crypto/md5"
 	"encoding/base64"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // ObjectInfo is what headers say of an object.
@@ -124,13 +127,38 @@ type deleteXML struct {
 
 type deleteKeyXML struct{ Key string }
 
-// DeleteMany removes the keys, 1,000 per request. It returns the keys that the server refused; the
-// error is of a request as a whole.
+// inXML tells whether XML 1.0 can carry the key: most control characters have no form in it, not even
+// an escaped one.
+func inXML(key string) bool {
+	return utf8.ValidString(key) && !strings.ContainsFunc(key, func(r rune) bool {
+		return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xFFFE || r == 0xFFFF
+	})
+}
+
+// DeleteMany removes the keys, 1,000 per request; a key that XML cannot carry gets a request of its
+// own. It returns the keys that the server refused; the error is of a request as a whole.
 func (c *Client) DeleteMany(ctx context.Context, bucket string, keys []string) ([]DeleteFailure, error) {
 	if err := checkNames(bucket, "", false); err != nil {
 		return nil, err
 	}
 	var failures []DeleteFailure
+	var alone []string
+	keys = slices.DeleteFunc(slices.Clone(keys), func(key string) bool {
+		if inXML(key) {
+			return false
+		}
+		alone = append(alone, key)
+		return true
+	})
+	for _, key := range alone {
+		var refused *Error
+		err := c.Delete(ctx, bucket, key)
+		if errors.As(err, &refused) {
+			failures = append(failures, DeleteFailure{key, refused.Code, refused.Message})
+		} else if err != nil {
+			return failures, err
+		}
+	}
 	for len(keys) > 0 {
 		page := keys[:min(len(keys), maxDelete)]
 		keys = keys[len(page):]

@@ -97,10 +97,10 @@ func (t countingTx) Lock(ctx context.Context, key []byte, mode kv.LockMode) erro
 	return t.tx.Lock(ctx, key, mode)
 }
 
-// TestEveryMetadataError fails every operation on the metadata of every method, one at a time. The error
-// comes back, and what clients see is as before.
-func TestEveryMetadataError(t *testing.T) {
-	ctx := t.Context()
+// method is one call of a method, on what prepare made.
+type method func(f *fixture, id string) error
+
+func everyMethod(ctx context.Context) map[string]method {
 	large := pattern(3*chunkBytes, 1)
 	completeAll := func(f *fixture, id string, n int) error {
 		var list []model.Part
@@ -111,7 +111,7 @@ func TestEveryMetadataError(t *testing.T) {
 		_, err := f.direct.Complete(ctx, "parts", id, list)
 		return err
 	}
-	for name, act := range map[string]func(f *fixture, id string) error{
+	return map[string]method{
 		"create bucket": func(f *fixture, _ string) error {
 			_, err := f.CreateBucket(ctx, store.BucketInfo{Name: "new"})
 			return err
@@ -178,7 +178,13 @@ func TestEveryMetadataError(t *testing.T) {
 			_, err := store.New(ctx, store.Options{KV: f.counting, Chunks: f.mem})
 			return err
 		},
-	} {
+	}
+}
+
+// TestEveryMetadataError fails every operation on the metadata of every method, one at a time. The error
+// comes back, and what clients see is as before.
+func TestEveryMetadataError(t *testing.T) {
+	for name, act := range everyMethod(t.Context()) {
 		t.Run(name, func(t *testing.T) {
 			f := newFaultFixture(t)
 			id := f.prepare(t)

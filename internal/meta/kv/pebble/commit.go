@@ -94,7 +94,7 @@ func (e *Engine) apply(ctx context.Context, t *tx, b *pdb.Batch) (g *group, lead
 	}
 	if t.snap != nil {
 		if slot, changed := c.tracker.changed(&t.reads, t.low, e.seed); changed {
-			t.run.hotSlot = slot
+			t.run.lose(slot)
 			return nil, false, errConflict
 		}
 	}

@@ -44,8 +44,14 @@ func open(cfg Config, fs pvfs.FS) (*Engine, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.CacheBytes = cmp.Or(cfg.CacheBytes, DefaultCacheBytes)
-	f := &failure{onFatal: cfg.OnFatal}
+	f := &failure{}
 	g := newGuard(fs, f, cmp.Or(cfg.pause, tablePause))
+	f.onFatal = func(err error) {
+		g.died()
+		if cfg.OnFatal != nil {
+			cfg.OnFatal(err)
+		}
+	}
 	db, err := openPebble(cfg, g)
 	if err != nil {
 		return nil, fmt.Errorf("pebble: open %s: %w", cfg.Dir, err)
@@ -71,12 +77,12 @@ func openPebble(cfg Config, g *guard) (db *pdb.DB, err error) {
 			db, err = nil, panicked(p)
 		}
 	}()
-	db, err = pdb.Open(cfg.Dir, options(cfg, g, logger{log: cfg.Logger, failure: g.failure}))
+	db, err = pdb.Open(cfg.Dir, options(cfg, g, logger{log: cfg.Logger, guard: g}))
 	if err != nil {
 		return nil, err
 	}
 	if cause := g.failure.writes(); cause != nil {
-		close(g.stop)
+		g.close()
 		_ = db.Close() // it has seen success where there was none
 		return nil, cause
 	}
@@ -88,12 +94,12 @@ func (e *Engine) Limits() kv.Limits {
 	return kv.Limits{KeyBytes: kv.MaxKeyBytes, ValueBytes: kv.MaxValueBytes, TxnBytes: kv.MaxTxnBytes}
 }
 
-// Close implements kv.Engine. It returns the error that ended the engine's writing, if one did.
+// Close implements kv.Engine. It returns the error that ended the engine's writing, if one did; what
+// was acknowledged is safe all the same.
 func (e *Engine) Close() error {
-	if !e.gate.close() {
+	if !e.gate.close(e.guard.close) {
 		return nil
 	}
-	close(e.guard.stop)
 	if e.commitPanicked.Load() {
 		return e.failure.writes() // Pebble would wait for ever
 	}

@@ -18,7 +18,7 @@ const (
 
 // failure keeps the first error that ended the engine's writing.
 type failure struct {
-	onFatal func(error)
+	onFatal func(error) // called once
 
 	kind atomic.Int32
 	mu   sync.Mutex
@@ -34,7 +34,7 @@ func (f *failure) set(err error, kind failureKind) {
 	}
 	f.kind.Store(max(f.kind.Load(), int32(kind)))
 	f.mu.Unlock()
-	if first && f.onFatal != nil {
+	if first {
 		f.onFatal(err)
 	}
 }

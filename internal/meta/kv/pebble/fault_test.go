@@ -259,3 +259,86 @@ func untilTxn(t *testing.T, fn func() bool) {
 		<-ticker.C
 	}
 }
+
+// TestFailWhileStalled: Pebble holds a committer until it has flushed; then the log fails, and the
+// flush with it. The committer must come back, and Close must end.
+func TestFailWhileStalled(t *testing.T) {
+	ctx := withPatience(t)
+	d := newDisk(crashfs.New(crashfs.Options{}), Config{tune: smallFiles})
+	e, err := Open(d.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	let := make(chan struct{})
+	d.on.tap(func(op, name string) error {
+		if rebuildable(name) {
+			<-let
+			return errBroken
+		}
+		return nil
+	})
+	stalled := writeUntilStalled(ctx, t, e)
+	e.failure.set(errBroken, failWrites)
+	close(let)
+	if err := <-stalled; !errors.Is(err, kv.ErrClosed) {
+		t.Errorf("committer that was held: %v", err)
+	}
+	if err := e.Close(); !errors.Is(err, errBroken) {
+		t.Errorf("close: %v", err)
+	}
+}
+
+// TestCloseWhileFull: Pebble holds a committer because tables cannot be written. Close must end, and
+// nothing acknowledged may be lost.
+func TestCloseWhileFull(t *testing.T) {
+	ctx := withPatience(t)
+	d := newDisk(crashfs.New(crashfs.Options{}), Config{tune: smallFiles, pause: testPatience})
+	e, err := Open(d.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.on.tap(func(op, name string) error {
+		if rebuildable(name) && op != "remove" {
+			return vfs.ErrNoSpace
+		}
+		return nil
+	})
+	stalled := writeUntilStalled(ctx, t, e)
+	acknowledged, err := head(ctx, e)
+	if err != nil {
+		t.Error(err)
+	}
+	if err := e.Close(); !errors.Is(err, vfs.ErrNoSpace) {
+		t.Errorf("close: %v", err)
+	}
+	if err := <-stalled; !errors.Is(err, kv.ErrClosed) {
+		t.Errorf("committer that was held: %v", err)
+	}
+	d.on.tap(nil)
+	again, err := Open(newDisk(d.fs.Image(crashfs.LoseAll, 0), Config{}).cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := head(ctx, again); err != nil || n < acknowledged {
+		t.Errorf("found %d, %v; acknowledged were %d", n, err, acknowledged)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// writeUntilStalled writes until Pebble holds the writer. The channel gets the writer's error.
+func writeUntilStalled(ctx context.Context, t *testing.T, e *Engine) <-chan error {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() {
+		for n := 1; ; n++ {
+			if err := writeOne(ctx, e, n); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	untilTxn(t, func() bool { return e.guard.stalled.Load() || len(ended) > 0 })
+	return ended
+}

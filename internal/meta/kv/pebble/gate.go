@@ -35,8 +35,8 @@ func (g *gate) leave() {
 	}
 }
 
-// close shuts the gate, waits until it is empty and reports whether this call shut it.
-func (g *gate) close() bool {
+// close shuts the gate, calls then, waits until the gate is empty and reports whether this call shut it.
+func (g *gate) close(then func()) bool {
 	old := g.n.Or(gateClosed)
 	if old == 0 {
 		g.once.Do(func() { close(g.drained) })
@@ -44,6 +44,7 @@ func (g *gate) close() bool {
 	first := old&gateClosed == 0
 	if first {
 		close(g.closing)
+		then()
 	}
 	<-g.drained
 	return first

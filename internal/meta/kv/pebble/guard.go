@@ -35,9 +35,12 @@ type guard struct {
 	failure *failure
 	unit    time.Duration // tablePause
 	opened  atomic.Bool   // Open has finished; an engine that fails before is not given out
-	stop    chan struct{} // closed when the engine closes
 
-	tables atomic.Int32 // table files in a row that could not be written
+	tables  atomic.Int32  // table files in a row that could not be written
+	stalled atomic.Bool   // Pebble holds committers until it has flushed a memtable
+	closing chan struct{} // closed when the engine begins to close
+	once    sync.Once
+	letGo   chan struct{} // closed when a failed engine must not wait for its tables any more
 
 	mu       sync.Mutex
 	tableErr error
@@ -46,7 +49,8 @@ type guard struct {
 
 func newGuard(fs pvfs.FS, f *failure, unit time.Duration) *guard {
 	return &guard{
-		FS: fs, failure: f, unit: unit, stop: make(chan struct{}), spoiled: make(map[string]bool),
+		FS: fs, failure: f, unit: unit, spoiled: make(map[string]bool),
+		closing: make(chan struct{}), letGo: make(chan struct{}),
 	}
 }
 
@@ -59,8 +63,50 @@ func rebuildable(name string) bool { return isTable(name) || isBlobFile(name) }
 
 func (g *guard) dead() bool { return g.failure.writes() != nil }
 
-// discards reports whether tables, too, end in nothing, so that an Open without hope returns.
-func (g *guard) discards() bool { return g.dead() && !g.opened.Load() }
+// discards reports whether tables, too, end in nothing. A failed engine keeps what it has in memory,
+// for its readers; but an Open without hope has to return, Close has to end, and Pebble must not hold
+// a committer until a flush that never comes.
+func (g *guard) discards() bool {
+	if !g.dead() {
+		return false
+	}
+	select {
+	case <-g.letGo:
+		return true
+	default:
+		return !g.opened.Load()
+	}
+}
+
+func (g *guard) release() { g.once.Do(func() { close(g.letGo) }) }
+
+// stall notes that Pebble stops committers, or lets them go on.
+func (g *guard) stall(on bool) {
+	g.stalled.Store(on)
+	if on && g.dead() {
+		g.release()
+	}
+}
+
+// died is called once, after the engine has failed.
+func (g *guard) died() {
+	select {
+	case <-g.closing:
+		g.release()
+	default:
+		if g.stalled.Load() {
+			g.release()
+		}
+	}
+}
+
+// close ends the pauses. It comes before the wait for calls under way.
+func (g *guard) close() {
+	close(g.closing)
+	if g.dead() {
+		g.release()
+	}
+}
 
 // tableFailures returns how many table files in a row could not be written, and the last error.
 func (g *guard) tableFailures() (int, error) {
@@ -122,25 +168,21 @@ func (g *guard) spoiledErr() error {
 	return fmt.Errorf("pebble: write blob file: %w", g.tableErr)
 }
 
-// pause holds back a new table file after failures, and for good once the engine has failed.
-func (g *guard) pause() error {
-	n := g.tables.Load()
-	switch {
-	case g.discards():
-		return nil
-	case g.dead():
-		<-g.stop
-		return errDead
-	case n == 0:
-		return nil
+// pause holds back a new table file after failures, and for good once the engine has failed. When the
+// engine closes, a table that cannot be written ends it: the log has what the table would hold.
+func (g *guard) pause() {
+	if n, err := g.tableFailures(); n > 0 && !g.dead() {
+		timer := time.NewTimer(min(g.unit<<min(n-1, 10), tablePauseMax))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-g.closing:
+			g.failure.set(fmt.Errorf("pebble: write table: %w", err), failWrites)
+		}
 	}
-	timer := time.NewTimer(min(g.unit<<min(n-1, 10), tablePauseMax))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-g.stop:
+	if g.dead() && !g.discards() {
+		<-g.letGo
 	}
-	return nil
 }
 
 // made wraps a file made for writing.
@@ -157,9 +199,7 @@ func (g *guard) made(verb, name string, f pvfs.File, err error) (pvfs.File, erro
 // Create implements vfs.FS.
 func (g *guard) Create(name string, c pvfs.DiskWriteCategory) (pvfs.File, error) {
 	if rebuildable(name) {
-		if err := g.pause(); err != nil {
-			return nil, err
-		}
+		g.pause()
 	}
 	if g.dead() {
 		return nullFile{}, nil

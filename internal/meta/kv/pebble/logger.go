@@ -11,8 +11,8 @@ import (
 // logger takes what Pebble logs. Pebble calls Fatalf when it cannot go on and expects it not to
 // return; here it ends the engine instead of the process.
 type logger struct {
-	log     *slog.Logger
-	failure *failure
+	log   *slog.Logger
+	guard *guard
 }
 
 var _ pdb.Logger = logger{}
@@ -38,7 +38,7 @@ func (l logger) Fatalf(format string, args ...any) {
 		}
 	}
 	l.log.Error("pebble fatal error", slog.Any("error", err))
-	l.failure.set(err, failAll)
+	l.guard.failure.set(err, failAll)
 }
 
 // fatalError is a text of Pebble's and the error that it speaks of.
@@ -61,7 +61,11 @@ func (l logger) events() *pdb.EventListener {
 		},
 		WriteStallBegin: func(info pdb.WriteStallBeginInfo) {
 			l.log.Warn("pebble stalls writes", slog.String("reason", info.Reason))
+			l.guard.stall(true)
 		},
-		WriteStallEnd: func() { l.log.Info("pebble goes on with writes") },
+		WriteStallEnd: func() {
+			l.guard.stall(false)
+			l.log.Info("pebble goes on with writes")
+		},
 	}
 }

@@ -43,9 +43,6 @@ func enterQueue(ctx context.Context, q chan struct{}, limit time.Duration) bool 
 // late ones with a turn.
 func (t *tx) compete(ctx context.Context, try int) {
 	e := t.e
-	if t.run.deadlocked {
-		return // its locks order it among its rivals
-	}
 	if q := e.hot[t.run.hotSlot%hotStripes]; enterQueue(ctx, q, hotWait) {
 		t.hot = q
 	}

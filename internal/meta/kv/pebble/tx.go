@@ -25,11 +25,14 @@ var (
 
 // run is what the tries of one transaction share.
 type run struct {
-	age        uint64
-	hotSlot    uint32 // slot of the key that the last try lost over
-	deadlocked bool   // the last try was ended to break a deadlock
-	wanted     map[string]kv.LockMode
+	age     uint64
+	lost    bool                   // a try has lost over a key
+	hotSlot uint32                 // its slot, of the last such try
+	wanted  map[string]kv.LockMode // locks of tries that were ended to break a deadlock
 }
+
+// lose notes the slot of the key that a try lost over.
+func (r *run) lose(slot uint32) { r.lost, r.hotSlot = true, slot }
 
 // tx is one try.
 type tx struct {
@@ -71,13 +74,13 @@ func (e *Engine) Txn(ctx context.Context, fn func(kv.Tx) error) error {
 func (e *Engine) attempt(ctx context.Context, fn func(kv.Tx) error, r *run, try int) error {
 	t := &tx{e: e, run: r, owner: lockOwner{age: r.age}, writes: writes{pool: &e.values}}
 	defer t.end() // also when fn panics
-	if try > 0 {
-		t.compete(ctx, try)
-	}
-	if r.deadlocked {
+	if len(r.wanted) > 0 {
 		if err := t.relock(ctx); err != nil {
 			return err
 		}
+	}
+	if r.lost {
+		t.compete(ctx, try)
 	}
 	err := fn(t)
 	if t.err == errConflict { //nolint:errorlint // never wrapped
@@ -137,7 +140,7 @@ func (t *tx) extend() error {
 	slot, changed := c.tracker.changed(&t.reads, t.low, t.e.seed)
 	if changed {
 		c.mu.Unlock()
-		t.run.hotSlot = slot
+		t.run.lose(slot)
 		t.err = errConflict
 		return t.err
 	}
@@ -231,7 +234,6 @@ func (t *tx) remember(key []byte, mode kv.LockMode) {
 	if t.run.wanted == nil {
 		t.run.wanted = make(map[string]kv.LockMode)
 	}
-	t.run.deadlocked = true
 	t.run.wanted[string(key)] = max(mode, t.run.wanted[string(key)])
 	for k, m := range t.e.locks.heldBy(&t.owner) {
 		t.run.wanted[k] = max(m, t.run.wanted[k])

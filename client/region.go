@@ -116,12 +116,10 @@ func (r *Region) Close() error {
 	r.mu.Unlock()
 	for s, a := range list {
 		<-a.ready
-		if a.err != nil || s.over() {
+		if a.err == nil && !s.over() && a.at.Forget(ctx) == nil {
 			continue
 		}
-		if err := a.at.Forget(ctx); err != nil {
-			_ = s.fence() // without either, the memory counts as abandoned and Free keeps it
-		}
+		_ = s.fence() // waits until the session has let go; without an ack the memory is abandoned
 	}
 	if !r.own {
 		return nil

@@ -121,13 +121,12 @@ func (s *session) forget() { _ = s.fence() } // without an ack the target abando
 type slot struct {
 	set  *fabricSet
 	name string
-	turn chan struct{} // one opener at a time; capacity 1
 
 	mu      sync.Mutex
 	current *session
-	reason  string
-	cause   error
+	refused *DeclinedError // why there was none when last tried
 	retryAt time.Time
+	opening chan struct{} // closed when the opener is done; nil: none is under way
 }
 
 func (s *slot) drop(old *session) {
@@ -138,51 +137,61 @@ func (s *slot) drop(old *session) {
 	}
 }
 
-// peek returns the live session, or the reason why there will be none for now; ok is false when one
-// should be opened.
-func (s *slot) peek(now time.Time) (sess *session, refused *DeclinedError, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.current != nil && !s.current.over() {
-		return s.current, nil, true
-	}
-	s.current = nil
-	if now.Before(s.retryAt) {
-		return nil, &DeclinedError{Reason: s.reason, Cause: s.cause}, true
-	}
-	return nil, nil, false
-}
-
-// get returns the slot's session, opening one when there is none.
+// get returns the slot's session. When there is none, one is opened; callers wait for it no longer
+// than their context, but the opener goes on, so that an impatient caller spoils nothing.
 func (s *slot) get(ctx context.Context) (*session, *DeclinedError) {
-	if sess, refused, ok := s.peek(time.Now()); ok {
-		return sess, refused
+	s.mu.Lock()
+	if s.current != nil && !s.current.over() {
+		defer s.mu.Unlock()
+		return s.current, nil
 	}
+	if s.opening == nil {
+		if time.Now().Before(s.retryAt) {
+			defer s.mu.Unlock()
+			return nil, s.refused
+		}
+		if !s.set.start(s) {
+			defer s.mu.Unlock()
+			return nil, &DeclinedError{Reason: ReasonNoSession, Cause: ErrClosed}
+		}
+	}
+	opened := s.opening
+	s.mu.Unlock()
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case <-opened:
 	case <-ctx.Done():
 		return nil, &DeclinedError{Reason: ReasonNoSession, Cause: ctx.Err()}
 	}
-	if sess, refused, ok := s.peek(time.Now()); ok {
-		return sess, refused
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != nil {
+		return s.current, nil
 	}
-	openCtx, cancel := context.WithTimeout(ctx, sessionTimeout)
+	if s.refused != nil {
+		return nil, s.refused
+	}
+	return nil, &DeclinedError{Reason: ReasonNoSession} // opened and lost again meanwhile
+}
+
+// fill is the opener.
+func (s *slot) fill(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
 	defer cancel()
-	sess, refused := s.open(openCtx)
-	if refused != nil && ctx.Err() != nil {
-		return nil, refused // says nothing about the node
+	sess, refused := s.open(ctx)
+	log := s.set.client.cfg.Logger
+	if refused != nil {
+		log.Info("fabric not usable", "fabric", s.name, "reason", refused.Reason)
+	} else {
+		log.Debug("session opened", "fabric", s.name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.current, s.refused = sess, refused
 	if refused != nil {
-		s.reason, s.cause, s.retryAt = refused.Reason, refused.Cause, time.Now().Add(reopenDelay)
-		s.set.client.cfg.Logger.Info("fabric not usable", "fabric", s.name, "reason", refused.Reason)
-		return nil, refused
+		s.retryAt = time.Now().Add(reopenDelay)
 	}
-	s.current = sess
-	s.set.client.cfg.Logger.Debug("session opened", "fabric", s.name)
-	return sess, nil
+	close(s.opening)
+	s.opening = nil
 }
 
 // open asks the control plane and dials.
@@ -291,13 +300,17 @@ func LocalHostID() string {
 
 // fabricSet holds the slots in order of preference.
 type fabricSet struct {
-	client *Client
-	dial   func(context.Context, frame.SessionReply) (conn, error)
-	slots  []*slot
+	client  *Client
+	dial    func(context.Context, frame.SessionReply) (conn, error)
+	slots   []*slot
+	life    context.Context // of openers; ends with the client
+	end     context.CancelFunc
+	openers sync.WaitGroup
 }
 
 func (f *fabricSet) init(c *Client) {
 	f.client, f.dial = c, dialTarget
+	f.life, f.end = context.WithCancel(context.Background())
 	names := []string{PathSHM, PathTCP}
 	switch c.cfg.Fabric {
 	case SHM:
@@ -308,26 +321,38 @@ func (f *fabricSet) init(c *Client) {
 		names = nil
 	}
 	for _, name := range names {
-		f.slots = append(f.slots, &slot{set: f, name: name, turn: make(chan struct{}, 1)})
+		f.slots = append(f.slots, &slot{set: f, name: name})
 	}
 }
 
-func (f *fabricSet) close(ctx context.Context) error {
+// start runs an opener for the slot, whose mutex the caller holds; false after closing.
+func (f *fabricSet) start(s *slot) bool {
+	if f.life.Err() != nil {
+		return false
+	}
+	s.opening = make(chan struct{})
+	f.openers.Go(func() { s.fill(f.life) })
+	return true
+}
+
+// close ends openers and fences what is open.
+func (f *fabricSet) close() error {
+	for _, s := range f.slots { // no opener starts between the end of life and the wait for openers
+		s.mu.Lock()
+	}
+	f.end()
+	for _, s := range f.slots {
+		s.mu.Unlock()
+	}
+	f.openers.Wait()
 	var errs []error
 	for _, s := range f.slots {
-		select {
-		case s.turn <- struct{}{}: // no opener is under way, and none comes after closing
-		case <-ctx.Done():
-			errs = append(errs, ctx.Err())
-			continue
-		}
 		s.mu.Lock()
 		current := s.current
 		s.mu.Unlock()
 		if current != nil && !current.over() {
 			errs = append(errs, current.fence())
 		}
-		<-s.turn
 	}
 	return errors.Join(errs...)
 }

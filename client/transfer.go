@@ -97,7 +97,7 @@ func (l *lease) exchange(ctx context.Context, c *Client, w Window, k *call) (*ht
 	if err != nil {
 		return nil, fmt.Errorf("client: grant window: %w", err)
 	}
-	limit := l.deadline(ctx, c)
+	limit := l.deadline(c)
 	reqCtx, cancel := context.WithTimeout(ctx, limit+answerGrace)
 	defer cancel() // answers to tokens have no body but errors, which are read before
 
@@ -129,16 +129,15 @@ func (l *lease) exchange(ctx context.Context, c *Client, w Window, k *call) (*ht
 	return nil, c.quarantine(w.Region, l.session, fmt.Errorf("%w: %w", ErrNoAnswer, err))
 }
 
-// deadline is the time the server gets: the configured one, cut by the context's and the node's.
-func (l *lease) deadline(ctx context.Context, c *Client) time.Duration {
+// deadline is the time the server gets: the configured one, cut by the node's limit. The context's
+// end is not part of it: a server that runs into a deadline in the middle of a copy must cut the session
+// off, while a client that gives up can have it drained.
+func (l *lease) deadline(c *Client) time.Duration {
 	limit := c.cfg.TransferTimeout
 	if most := time.Duration(l.session.limits.MaxDeadlineMillis) * time.Millisecond; most > 0 {
 		limit = min(limit, most)
 	}
-	if at, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(at))
-	}
-	return max(limit, time.Millisecond)
+	return limit
 }
 
 // buffered replaces the answer's body by what of it fits into an error document, so that nothing of

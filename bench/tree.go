@@ -154,10 +154,11 @@ func (c *comparer) WriteAt(p []byte, off int64) (int, error) {
 	own := make([]byte, min(piece, len(p)))
 	for at := 0; at < len(p); {
 		n := min(len(own), len(p)-at)
-		if _, err := c.file.ReadAt(own[:n], off+int64(at)); err != nil && !errors.Is(err, io.EOF) {
+		got, err := c.file.ReadAt(own[:n], off+int64(at))
+		if err != nil && !errors.Is(err, io.EOF) {
 			return at, err
 		}
-		if string(own[:n]) != string(p[at:at+n]) {
+		if string(own[:got]) != string(p[at:at+n]) {
 			return at, fmt.Errorf("%w: within %d bytes at %d", ErrDiffers, n, off+int64(at))
 		}
 		at += n

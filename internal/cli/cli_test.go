@@ -111,7 +111,8 @@ func TestServeGetsItsConfiguration(t *testing.T) {
 	var got config.Config
 	var diag bytes.Buffer
 	dir := t.TempDir()
-	code := Main(t.Context(), []string{"serve", "--data", dir, "--listen", "127.0.0.1:7", "--log-format", "json"}, Environment{
+	line := []string{"serve", "--data", dir, "--listen", "127.0.0.1:7", "--log-format", "json"}
+	code := Main(t.Context(), line, Environment{
 		Stdout: &diag, Stderr: &diag,
 		Serve: func(_ context.Context, cfg config.Config, log *slog.Logger) error {
 			got = cfg
@@ -119,7 +120,8 @@ func TestServeGetsItsConfiguration(t *testing.T) {
 			return nil
 		},
 	})
-	if code != ExitOK || got.Data != dir || got.HTTP.Listen != "127.0.0.1:7" || !strings.Contains(diag.String(), `"msg":"hello"`) {
+	if code != ExitOK || got.Data != dir || got.HTTP.Listen != "127.0.0.1:7" ||
+		!strings.Contains(diag.String(), `"msg":"hello"`) {
 		t.Errorf("code %d, %+v, %s", code, got, diag.String())
 	}
 }

@@ -30,7 +30,8 @@ func startNode(t *testing.T) {
 	set := flag.NewFlagSet("node", flag.ContinueOnError)
 	flags := config.RegisterFlags(set)
 	if err := set.Parse([]string{
-		"--data", dir, "--listen", "127.0.0.1:0", "--admin-listen", "", "--storage-segment", config.Bytes(config.MinSegment).String(),
+		"--data", dir, "--listen", "127.0.0.1:0", "--admin-listen", "",
+		"--storage-segment", config.Bytes(config.MinSegment).String(),
 		"--arena-fabric-buffers", "16", "--arena-http-buffers", "16", "--arena-small-buffers", "32",
 	}); err != nil {
 		t.Fatal(err)

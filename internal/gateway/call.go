@@ -42,11 +42,12 @@ func (c *call) serve() error {
 		raw = c.r.URL.RequestURI() // absolute form, or "*"
 	}
 	rawPath, rawQuery := cutQuery(raw)
-	if isControl(rawPath) {
+	bucket := s3.SplitHost(c.r.Host, c.g.o.Domains)
+	if bucket == "" && isControl(rawPath) {
 		return c.serveControl(rawPath)
 	}
 	var err error
-	c.target, err = s3.ParseTarget(rawPath, s3.SplitHost(c.r.Host, c.g.o.Domains))
+	c.target, err = s3.ParseTarget(rawPath, bucket)
 	if err != nil {
 		return err
 	}
@@ -182,6 +183,7 @@ func (c *call) authorise(bucket, ownerHeader string) error {
 // client cannot take a part for the whole.
 func (c *call) fail(err error) {
 	if c.wrote {
+		c.status = 0 // what was answered is not what was meant
 		c.g.log.Debug("answer cut off", "request_id", c.id, "op", c.op.String(), "error", err)
 		panic(http.ErrAbortHandler)
 	}
@@ -210,6 +212,9 @@ func (c *call) fail(err error) {
 	}
 	for name, value := range e.Header {
 		h.Set(name, value)
+	}
+	if e.Code == s3.RequestTimeout { // the rest of the body would be read for as long again
+		h["Connection"] = []string{"close"}
 	}
 	c.limitDrain()
 	if !s3.HasBody(c.r.Method, e.Status) {
@@ -322,7 +327,6 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.c.r.Body.Read(p)
 	b.n += int64(n)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		b.c.w.Header().Set("Connection", "close")
 		return n, s3.New(s3.RequestTimeout, "").Wrap(err)
 	}
 	if errors.Is(err, io.EOF) {

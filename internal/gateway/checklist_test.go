@@ -735,3 +735,19 @@ func TestDrainRefuses(t *testing.T) {
 		t.Errorf("%d %v", got.status, got.header)
 	}
 }
+
+// TestConditionalDelete: If-Match on DeleteObject.
+func TestConditionalDelete(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "cdel")
+	etag := sendPut(n, "/cdel/k", []byte("x"), nil).header.Get("Etag")
+	r := request{method: "DELETE", path: "/cdel/k", header: map[string]string{"If-Match": `"other"`}}
+	wantError(t, n.send(r), 412, "PreconditionFailed")
+	r.header["If-Match"] = etag
+	if got := n.send(r); got.status != 204 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if got := n.send(request{method: "HEAD", path: "/cdel/k"}); got.status != 404 {
+		t.Errorf("%d", got.status)
+	}
+}

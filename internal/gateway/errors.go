@@ -71,6 +71,7 @@ var mappings = []mapping{
 	{fabric.ErrIdle, "fabric.ErrIdle", s3.RDMATransferFailed, "The session was idle."},
 	{fabric.ErrProtocol, "fabric.ErrProtocol", s3.RDMATransferFailed, "The client broke the protocol."},
 	{fabric.ErrShutdown, "fabric.ErrShutdown", s3.RDMATransferFailed, "The server is shutting down."},
+	{fabric.ErrStalled, "fabric.ErrStalled", s3.RDMATransferFailed, "The client does not take part in the transfer."},
 	{fabric.ErrFenced, "fabric.ErrFenced", s3.RDMATransferFailed, "The session was cut off during the transfer."},
 
 	{sink.ErrShort, "sink.ErrShort", s3.IncompleteBody, ""},

@@ -216,14 +216,17 @@ func (c *call) recovered() {
 	if p == nil {
 		return
 	}
-	c.g.metrics.observe(c)
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		c.g.metrics.observe(c)
 		panic(p)
 	}
 	c.g.log.Error("request panicked", "request_id", c.id, "op", c.op.String(), "panic", fmt.Sprint(p),
 		"stack", string(debug.Stack()))
 	if c.wrote {
+		c.status = 0
+		c.g.metrics.observe(c)
 		panic(http.ErrAbortHandler)
 	}
 	c.fail(s3.New(s3.InternalError, ""))
+	c.g.metrics.observe(c)
 }

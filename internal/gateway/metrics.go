@@ -82,7 +82,6 @@ func NewMetrics(to prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) observe(c *call) {
-	m.requests[c.op][min(c.status/100, classes-1)].Inc()
 	m.latency[c.op].Observe(time.Since(c.start).Seconds())
 	if c.moved > 0 {
 		m.bytes[c.op][c.path].Add(float64(c.moved))
@@ -90,4 +89,5 @@ func (m *Metrics) observe(c *call) {
 	if c.reason != "" {
 		m.declines.WithLabelValues(c.op.String(), c.reason).Inc()
 	}
+	m.requests[c.op][min(c.status/100, classes-1)].Inc() // last: who sees it sees the others
 }

@@ -412,6 +412,16 @@ func TestVirtualHostStyle(t *testing.T) {
 	if got := n.send(request{method: "GET", path: "/vhost/k"}); string(got.body) != "v" {
 		t.Errorf("path style reads %q", got.body)
 	}
+	// Keys that look like the control plane's paths are keys.
+	for _, key := range []string{"/.penstock/livez", "/.penstock/fabric/v1", "/.hipobj-rc/prepare"} {
+		r := request{method: "PUT", path: key, header: host, body: strings.NewReader("c"), length: 1}
+		if got := n.send(r); got.status != 200 {
+			t.Errorf("%s: %d %s", key, got.status, got.body)
+		}
+		if got := n.send(request{method: "GET", path: key, header: host}); string(got.body) != "c" {
+			t.Errorf("%s: %d %q", key, got.status, got.body)
+		}
+	}
 	if got := n.send(request{
 		method: "GET", path: "/?list-type=2", header: host,
 	}); !bytes.Contains(got.body, []byte("<Key>k</Key>")) {

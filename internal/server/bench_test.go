@@ -91,3 +91,41 @@ func exchange(conn net.Conn, in *bufio.Reader, request string) error {
 	_, err = io.Copy(io.Discard, resp.Body)
 	return err
 }
+
+// BenchmarkLargeObjects moves 64 MiB over HTTP in one connection.
+func BenchmarkLargeObjects(b *testing.B) {
+	const size = 64 << 20
+	r := start(b, configFor(b, b.TempDir()), nil)
+	r.do("PUT", "/bucket", nil)
+	payload := make([]byte, size)
+	r.do("PUT", "/bucket/large", payload)
+	for _, method := range []string{"PUT", "GET"} {
+		b.Run(method, func(b *testing.B) {
+			conn, err := net.Dial("tcp", r.s.Addr().String())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer conn.Close()
+			in := bufio.NewReader(conn)
+			head := r.signed(method, "/bucket/large")
+			if method == "PUT" {
+				head, _, _ = strings.Cut(head, "Content-Length:")
+				head += fmt.Sprintf("Content-Length: %d\r\n\r\n", size)
+			}
+			b.SetBytes(size)
+			for b.Loop() {
+				if _, err := io.WriteString(conn, head); err != nil {
+					b.Fatal(err)
+				}
+				if method == "PUT" {
+					if _, err := conn.Write(payload); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if err := exchange(conn, in, ""); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

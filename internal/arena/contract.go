@@ -44,11 +44,18 @@ type Mapper interface {
 	// exactly one Unmap of the same range.
 	Map(off int64, n int) ([]byte, error)
 
-	// Unmap says that no operation on the range is under way any more and none will follow. With
-	// verified, the range holds verified bytes; otherwise its bytes count as not delivered (yet). It
-	// may come after the engine's Read has returned, when a device read hung: until then the
+	// Unmap says that no operation on the range is under way any more and none will follow. If the
+	// verdict is that the range holds verified bytes, it carries their sum; otherwise its bytes
+	// count as not delivered (yet). It may come after the engine's Read has returned, when a device read hung: until then the
 	// memory must stay mapped, or be replaced by other memory at the same address.
-	Unmap(off int64, n int, verified bool)
+	Unmap(off int64, n int, v Verdict)
+}
+
+// Verdict is what an engine says of a range of mapped memory. The sum is of the stored bytes that the
+// range was compared with: client memory is not read again for it.
+type Verdict struct {
+	Verified  bool
+	CRC64NVME uint64 // meaningful only when Verified
 }
 
 // Source is the origin of a payload of known size.

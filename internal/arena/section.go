@@ -35,8 +35,8 @@ type mappedSection struct {
 
 func (s mappedSection) Map(off int64, n int) ([]byte, error) { return s.mapper.Map(s.base+off, n) }
 
-func (s mappedSection) Unmap(off int64, n int, verified bool) {
-	s.mapper.Unmap(s.base+off, n, verified)
+func (s mappedSection) Unmap(off int64, n int, v Verdict) {
+	s.mapper.Unmap(s.base+off, n, v)
 }
 
 // Sections cuts a Source into consecutive Sources, one per chunk. A section is read to its io.EOF

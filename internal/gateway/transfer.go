@@ -49,15 +49,14 @@ func (h hashedSource) Next(ctx context.Context) (arena.Buffer, error) {
 	return b, err
 }
 
-// summing is a sink that also computes the CRC64NVME of what passes. Engines deliver pieces that they
-// have just verified, so the bytes are still in the cache.
+// summing is a sink that also knows the CRC64NVME of what passes. Engines deliver buffers that they
+// have just verified, so the bytes are still in the cache; of mapped ranges they tell the sum.
 type summing struct {
 	sink.Sink
 	mapper arena.Mapper // nil unless the inner sink is one
 
 	mu     sync.Mutex
 	pieces []piece // guarded by mu
-	err    error   // guarded by mu
 }
 
 type piece struct {
@@ -92,9 +91,6 @@ func (s *summing) add(p piece) {
 func (s *summing) total(n int64) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil {
-		return 0, s.err
-	}
 	slices.SortFunc(s.pieces, func(a, b piece) int { return cmp.Compare(a.off, b.off) })
 	var crc uint64
 	var at int64
@@ -115,40 +111,17 @@ func (s *summing) total(n int64) (uint64, error) {
 	return crc, nil
 }
 
-// mappedSumming sums in client memory, when the engine reports a range as verified.
+// mappedSumming takes the sums of mapped ranges from the engine, which read none of them from client
+// memory.
 type mappedSumming struct{ *summing }
 
 // Map implements arena.Mapper.
 func (s mappedSumming) Map(off int64, n int) ([]byte, error) { return s.mapper.Map(off, n) }
 
 // Unmap implements arena.Mapper.
-func (s mappedSumming) Unmap(off int64, n int, verified bool) {
-	if verified {
-		s.sumMapped(off, n)
+func (s mappedSumming) Unmap(off int64, n int, v arena.Verdict) {
+	if v.Verified {
+		s.add(piece{off, int64(n), v.CRC64NVME})
 	}
-	s.mapper.Unmap(off, n, verified)
-}
-
-func (s mappedSumming) sumMapped(off int64, n int) {
-	memory, err := s.mapper.Map(off, n)
-	if err != nil {
-		s.failed(err)
-		return
-	}
-	var crc uint64
-	err = arena.Guard(func() { crc = checksum.Sum(memory) })
-	s.mapper.Unmap(off, n, false)
-	if err != nil {
-		s.failed(err)
-		return
-	}
-	s.add(piece{off, int64(n), crc})
-}
-
-func (s mappedSumming) failed(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err == nil {
-		s.err = err
-	}
+	s.mapper.Unmap(off, n, v)
 }

@@ -106,9 +106,11 @@ func (m *Mapped) Map(off int64, n int) ([]byte, error) {
 }
 
 // Unmap implements arena.Mapper.
-func (m *Mapped) Unmap(off int64, n int, verified bool) {
+func (m *Mapped) Unmap(off int64, n int, v arena.Verdict) { m.unmap(off, n, v.Verified) }
+
+func (m *Mapped) unmap(off int64, n int, filled bool) {
 	m.memory.Unmap(off, int64(n))
-	if verified {
+	if filled {
 		m.moved.Add(int64(n))
 	}
 	m.mu.Lock()
@@ -152,7 +154,7 @@ func (m *Mapped) copyIn(off int64, p []byte) error {
 		return err
 	}
 	err = arena.Guard(func() { copy(memory, p) })
-	m.Unmap(off, len(p), err == nil)
+	m.unmap(off, len(p), err == nil)
 	if err != nil {
 		return fmt.Errorf("sink: copy [%d, +%d): %w", off, len(p), err)
 	}

@@ -216,7 +216,7 @@ func TestMappedCountsWhatWasVerified(t *testing.T) {
 			t.Fatal(err)
 		}
 		copy(memory, want[c.off:])
-		dst.Unmap(c.off, c.n, c.verified)
+		dst.Unmap(c.off, c.n, arena.Verdict{Verified: c.verified})
 	}
 	if n := dst.Bytes(); n != 40 {
 		t.Fatalf("%d bytes count, want the 40 verified ones", n)
@@ -245,7 +245,7 @@ func TestAHangingReadDoesNotHoldMappedDone(t *testing.T) {
 	if err := dst.Done(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v, want the context's error", err)
 	}
-	dst.Unmap(0, 100, false) // the late end of the read
+	dst.Unmap(0, 100, arena.Verdict{}) // the late end of the read
 	if w.open != 0 {
 		t.Fatal("the fabric was not told")
 	}
@@ -255,7 +255,7 @@ func TestAHangingReadDoesNotHoldMappedDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { dst.Unmap(0, 100, true) })
+	wg.Go(func() { dst.Unmap(0, 100, arena.Verdict{Verified: true}) })
 	if err := dst.Done(newContext(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -126,7 +126,7 @@ func move(ctx context.Context, p []byte, off int64, dst arena.Sink) error {
 			copy(memory, p)
 			same = bytes.Equal(memory, p)
 		})
-		m.Unmap(off, len(p), fault == nil && same)
+		m.Unmap(off, len(p), arena.Verdict{Verified: fault == nil && same, CRC64NVME: checksum.Sum(p)})
 		if fault == nil && same {
 			return nil
 		}

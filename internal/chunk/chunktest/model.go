@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-store/penstock/internal/arena"
+	"github.com/penstock-store/penstock/internal/checksum"
 )
 
 // errModel is the failure that model sinks and sources inject.
@@ -270,7 +271,7 @@ func (m *mapSink) Map(off int64, n int) ([]byte, error) {
 	return m.memory[off : off+int64(n) : off+int64(n)], nil
 }
 
-func (m *mapSink) Unmap(off int64, n int, verified bool) {
+func (m *mapSink) Unmap(off int64, n int, v arena.Verdict) {
 	m.mapMu.Lock()
 	defer m.mapMu.Unlock()
 	s := span{off, n}
@@ -281,8 +282,11 @@ func (m *mapSink) Unmap(off int64, n int, verified bool) {
 	if m.open[s] == 0 {
 		delete(m.open, s)
 	}
-	if verified {
+	if v.Verified {
 		m.verified = append(m.verified, s)
+		if want := checksum.Sum(m.want[off : off+int64(n)]); v.CRC64NVME != want && m.mapErr == nil {
+			m.mapErr = fmt.Errorf("[%d, +%d) has the sum %#x, told was %#x", off, n, want, v.CRC64NVME)
+		}
 	}
 }
 

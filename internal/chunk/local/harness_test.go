@@ -257,11 +257,11 @@ func (s *mapSink) Map(off int64, n int) ([]byte, error) {
 	return s.memory[off : off+int64(n)], nil
 }
 
-func (s *mapSink) Unmap(_ int64, n int, verified bool) {
+func (s *mapSink) Unmap(_ int64, n int, v arena.Verdict) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open--
-	if verified {
+	if v.Verified {
 		s.verified += n
 	}
 }

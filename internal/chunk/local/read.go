@@ -211,8 +211,15 @@ func (r *reading) one(m arena.Mapper, at chunk.Range) (verified bool, err error)
 		fault := arena.Guard(func() { wrong = r.check(memory, at.Off) })
 		verified = fault == nil && wrong == nil
 	}
-	m.Unmap(at.Off-r.rng.Off, int(at.Len), verified)
+	m.Unmap(at.Off-r.rng.Off, int(at.Len), arena.Verdict{Verified: verified, CRC64NVME: r.sum(at)})
 	return verified, nil
+}
+
+// sum is the checksum of whole blocks, from the sums beside the payload.
+func (r *reading) sum(at chunk.Range) uint64 {
+	first := at.Off/arena.BlockSize - r.first
+	count := (at.Len + arena.BlockSize - 1) / arena.BlockSize
+	return checksum.CombineBlocks(r.blocks[first:first+count], arena.BlockSize, at.Len)
 }
 
 // spread calls piece for each pieceBytes of whole, in several goroutines when that helps, and returns the

@@ -46,8 +46,9 @@ type Mapper interface {
 
 	// Unmap says that no operation on the range is under way any more and none will follow. If the
 	// verdict is that the range holds verified bytes, it carries their sum; otherwise its bytes
-	// count as not delivered (yet). It may come after the engine's Read has returned, when a device read hung: until then the
-	// memory must stay mapped, or be replaced by other memory at the same address.
+	// count as not delivered (yet). It may come after the engine's Read has returned, when a device
+	// read hung: until then the memory must stay mapped, or be replaced by other memory at the same
+	// address.
 	Unmap(off int64, n int, v Verdict)
 }
 

@@ -112,13 +112,23 @@ func (d *Drive) fail(seg *segment, err error) error {
 	if first {
 		d.mode, d.cause = ReadOnly, err
 	}
-	if seg != nil {
+	mark := seg != nil && seg.phase != broken
+	if mark {
 		seg.phase = broken
 		if d.active == seg {
 			d.active = nil
 		}
 	}
 	d.mu.Unlock()
+	if mark {
+		// Best effort: if this fails, too, then only until the page cache is gone could the next Open
+		// find a record that is not on the medium and that nobody was promised.
+		e := segmentEntry{number: seg.number, state: stateBroken, id: seg.id}
+		put := []keyValue{{segmentIndexKey(seg.number), e.indexValue()}}
+		if markErr := d.index.write(&indexWrite{put: put, sync: true}); markErr != nil {
+			err = errors.Join(err, markErr)
+		}
+	}
 	if first {
 		d.cfg.Log.Error("drive is read-only now", slog.String("drive", d.ID().String()),
 			slog.String("dir", d.cfg.Dir), slog.Any("error", err))

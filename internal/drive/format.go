@@ -78,13 +78,18 @@ func putU64(p []byte, v uint64) { binary.LittleEndian.PutUint64(p, v) }
 
 func appendU64(p []byte, v uint64) []byte { return binary.LittleEndian.AppendUint64(p, v) }
 
-// preamble checks magic and version of a block.
+// preamble checks magic and version of a block. The version of the superblock is that of the whole
+// drive; elsewhere a higher one is damage.
 func preamble(what, magic string, p []byte, least int) error {
 	if len(p) < least || string(p[:8]) != magic {
 		return fmt.Errorf("%s: no magic: %w", what, ErrCorrupt)
 	}
 	if v := u32(p[8:]); v > formatVersion {
-		return fmt.Errorf("%s: version %d: %w", what, v, ErrNewer)
+		err := ErrCorrupt
+		if magic == magicSuperblock {
+			err = ErrNewer
+		}
+		return fmt.Errorf("%s: version %d: %w", what, v, err)
 	}
 	return nil
 }

@@ -41,10 +41,17 @@ type pending struct {
 	deleted int64 // Unix seconds
 }
 
+// States of a segment in the index.
+const (
+	stateOpen   = 0
+	stateSealed = 1
+	stateBroken = 2 // one of its syncs failed; every acknowledged record of it has a durable entry
+)
+
 // segmentEntry is what the index knows of a segment.
 type segmentEntry struct {
 	number uint64
-	sealed bool
+	state  byte
 	id     UUID
 	end    int64 // when sealed
 }
@@ -140,10 +147,7 @@ func segmentIndexKey(number uint64) []byte {
 
 func (s *segmentEntry) indexValue() []byte {
 	b := make([]byte, 0, segmentValueBytes)
-	b = append(b, formatVersion, 0)
-	if s.sealed {
-		b[1] = 1
-	}
+	b = append(b, formatVersion, s.state)
 	b = append(b, s.id[:]...)
 	return appendU64(b, uint64(s.end))
 }
@@ -153,9 +157,12 @@ func decodeSegmentEntry(key, v []byte) (segmentEntry, error) {
 		return segmentEntry{}, err
 	}
 	s := segmentEntry{
-		number: binary.BigEndian.Uint64(key[1:]), sealed: v[1] == 1, id: UUID(v[2:18]), end: int64(u64(v[18:])),
+		number: binary.BigEndian.Uint64(key[1:]), state: v[1], id: UUID(v[2:18]), end: int64(u64(v[18:])),
 	}
-	if s.sealed && (s.end < recordsOffset || s.end%unit != 0) {
+	if s.state > stateBroken {
+		return segmentEntry{}, fmt.Errorf("index: segment entry with state %d: %w", s.state, ErrCorrupt)
+	}
+	if s.state == stateSealed && (s.end < recordsOffset || s.end%unit != 0) {
 		return segmentEntry{}, fmt.Errorf("index: segment entry with end %d: %w", s.end, ErrCorrupt)
 	}
 	return s, nil

@@ -197,7 +197,7 @@ func (d *Drive) writeSeal(s *segment, end int64) error {
 	if err := s.sync.wait(); err != nil {
 		return d.fail(s, fmt.Errorf("segment %s: sync: %w", s.name, err))
 	}
-	e := segmentEntry{number: s.number, sealed: true, id: s.id, end: end}
+	e := segmentEntry{number: s.number, state: stateSealed, id: s.id, end: end}
 	put := []keyValue{{segmentIndexKey(s.number), e.indexValue()}}
 	if err := d.index.write(&indexWrite{put: put, sync: true}); err != nil {
 		return d.fail(nil, err)

@@ -136,7 +136,7 @@ func (r *recovery) load() error {
 		d.recordBytes += e.space()
 		r.live[e.segment]++
 		d.nextNumber = max(d.nextNumber, e.segment+1)
-		if s := r.known[e.segment]; s == nil || !s.sealed {
+		if s := r.known[e.segment]; s == nil || s.state != stateSealed {
 			r.entries[e.segment] = append(r.entries[e.segment], e)
 		}
 		return nil
@@ -171,7 +171,7 @@ func (r *recovery) adopt(s *segment) {
 func (r *recovery) segment(ctx context.Context, number uint64) error {
 	d := r.d
 	known := r.known[number]
-	if known == nil || !known.sealed {
+	if known == nil || known.state != stateSealed {
 		return r.unsealed(ctx, number)
 	}
 	s := d.newSegment(number, known.id)
@@ -263,6 +263,9 @@ func (r *recovery) unsealed(ctx context.Context, number uint64) (err error) {
 	sc := &scan{
 		ctx: ctx, file: s.file, secret: &d.super.secret, id: s.id, size: s.size, number: number,
 		log: d.cfg.Log, trust: ended && r.rebuilding, indexed: r.entries[number], pending: r.pending[number],
+	}
+	if known := r.known[number]; known != nil {
+		sc.distrust = known.state == stateBroken
 	}
 	if err := sc.run(); err != nil {
 		return err

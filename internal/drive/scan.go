@@ -17,16 +17,19 @@ const scanBytes = 1 << 20
 
 // scan looks for the records of a segment that was not sealed, or is not known to be.
 type scan struct {
-	ctx     context.Context
-	file    vfs.File
-	secret  *secret
-	id      UUID
-	number  uint64
-	size    int64
-	log     *slog.Logger
-	trust   bool    // the segment is sealed: records need no check of their payload
-	indexed []entry // records that the index has here; whole, whatever their header says now
-	pending []pending
+	ctx    context.Context
+	file   vfs.File
+	secret *secret
+	id     UUID
+	number uint64
+	size   int64
+	log    *slog.Logger
+	trust  bool // the segment is sealed: records need no check of their payload
+	// distrust: a sync of the segment failed. What the page cache shows of records without an entry
+	// need not be on the medium, and none of them was acknowledged.
+	distrust bool
+	indexed  []entry // records that the index has here; whole, whatever their header says now
+	pending  []pending
 
 	found    []entry // valid records that the index lacks
 	refused  int     // records whose payload does not verify: never acknowledged
@@ -144,7 +147,7 @@ func (s *scan) try(header []byte, off int64) (int64, error) {
 		return 0, nil
 	}
 	whole := s.trust
-	if !whole {
+	if !whole && !s.distrust {
 		if whole, err = s.verify(off+unit, r.Length, blocks); err != nil {
 			return 0, err
 		}

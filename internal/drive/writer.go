@@ -175,6 +175,13 @@ func (w *Writer) commit(ctx context.Context, s Sums) error {
 	if err := w.d.index.write(&indexWrite{put: put}); err != nil {
 		return w.d.fail(nil, err)
 	}
+	if w.d.writable() != nil {
+		// A later sync failed meanwhile. The next Open may not believe what it finds in that segment,
+		// so the entry has to be durable.
+		if err := w.d.index.write(&indexWrite{sync: true}); err != nil {
+			return w.d.fail(nil, err)
+		}
+	}
 	return nil
 }
 

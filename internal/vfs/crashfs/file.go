@@ -202,14 +202,19 @@ func (f *file) DiskBytes() (int64, error) {
 	return f.node.now.diskBytes(), nil
 }
 
-// DropUnsynced models a failed writeback; the caller of Sync is told by errfs.
+// DropUnsynced models a failed writeback; the caller of Sync is told by errfs. Only bytes get lost:
+// sizes and extents are in the journal, without which the file system would be gone altogether.
 func (f *file) DropUnsynced(seed uint64) {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
 	n := f.node
 	rng := rand.New(rand.NewPCG(seed, n.id))
 	for i, ch := range n.pending {
-		ch.applyPart(n.durable, rng, i == len(n.pending)-1)
+		if ch.kind == changeWrite {
+			ch.applyPart(n.durable, rng, i == len(n.pending)-1)
+		} else {
+			ch.applyWhole(n.durable)
+		}
 	}
 	n.pending, n.touched, n.dropped = nil, nil, true
 	f.fs.did("dropped", f.name)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/penstock-store/penstock/client"
 )
 
 func TestMain(m *testing.M) {
@@ -313,5 +315,18 @@ func TestComparerSeesEveryDifference(t *testing.T) {
 	}
 	if _, err := c.WriteAt([]byte{1, 2}, int64(len(data))-1); !errors.Is(err, ErrDiffers) {
 		t.Errorf("beyond the end: %v", err)
+	}
+}
+
+// RF-20: a payload that took another path than the measured one fails the measurement.
+func TestRF_20_OtherPathFailsTheMeasurement(t *testing.T) {
+	task := Task{Name: "n", Path: "shm", ObjectBytes: 10}
+	for _, r := range []client.Result{{Path: "http", Bytes: 10}, {Path: "tcp", Bytes: 10}, {Path: "shm", Bytes: 9}} {
+		if task.onPath(r) == nil {
+			t.Errorf("%+v counts as shm", r)
+		}
+	}
+	if err := task.onPath(client.Result{Path: "shm", Bytes: 10}); err != nil {
+		t.Error(err)
 	}
 }

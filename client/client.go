@@ -21,9 +21,8 @@ type Client struct {
 
 	fabrics fabricSet
 
-	mu      sync.Mutex
-	regions map[*Region]struct{}
-	closed  bool
+	mu     sync.Mutex
+	closed bool
 }
 
 // New checks the configuration; it sends nothing. Errors: ErrConfig.
@@ -33,11 +32,10 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		cfg:     cfg,
-		base:    base,
-		http:    &http.Client{Transport: newTransport(), CheckRedirect: keepRedirect},
-		signer:  s3.NewSigner(),
-		regions: map[*Region]struct{}{},
+		cfg:    cfg,
+		base:   base,
+		http:   &http.Client{Transport: newTransport(), CheckRedirect: keepRedirect},
+		signer: s3.NewSigner(),
 	}
 	c.fabrics.init(c)
 	return c, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/penstock-store/penstock/client/target"
 )
@@ -12,7 +13,6 @@ import (
 // Region is memory that objects are read into and stored from. It is announced to the node at first
 // use and again on every new session.
 type Region struct {
-	client *Client
 	memory *target.Memory
 	own    bool // allocated by Alloc: unmapped by Close
 
@@ -24,11 +24,22 @@ type Region struct {
 	announced map[*session]*announcement
 }
 
-// announcement is a region on one session. ready is closed when at and err are final.
+// announcement is a region on one session. ready is closed when the rest is final.
 type announcement struct {
-	ready chan struct{}
-	at    announced
-	err   error
+	ready   chan struct{}
+	at      announced
+	err     error     // the node refused it
+	retryAt time.Time // until then a refusal stands: not every request pays for another
+}
+
+// stale tells whether a refused announcement may be tried again.
+func (a *announcement) stale(now time.Time) bool {
+	select {
+	case <-a.ready:
+		return a.err != nil && !now.Before(a.retryAt)
+	default:
+		return false
+	}
 }
 
 // Alloc allocates n bytes as a sealed memfd, all of it populated, so that a node on this host can
@@ -57,7 +68,7 @@ func (c *Client) Register(mem []byte) (*Region, error) {
 }
 
 func (c *Client) newRegion(m *target.Memory, own bool) (*Region, error) {
-	r := &Region{client: c, memory: m, own: own, announced: map[*session]*announcement{}}
+	r := &Region{memory: m, own: own, announced: map[*session]*announcement{}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -66,7 +77,6 @@ func (c *Client) newRegion(m *target.Memory, own bool) (*Region, error) {
 		}
 		return nil, ErrClosed
 	}
-	c.regions[r] = struct{}{}
 	return r, nil
 }
 
@@ -103,10 +113,6 @@ func (r *Region) Close() error {
 	}
 	r.mu.Unlock()
 	<-r.idle
-
-	r.client.mu.Lock()
-	delete(r.client.regions, r)
-	r.client.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(context.Background(), fenceTimeout)
 	defer cancel()
@@ -164,7 +170,7 @@ func (r *Region) abandon() {
 func (r *Region) on(ctx context.Context, s *session) (announced, error) {
 	r.mu.Lock()
 	a := r.announced[s]
-	if a == nil {
+	if a == nil || a.stale(time.Now()) {
 		for old := range r.announced { // forget sessions that have ended
 			if old.over() {
 				delete(r.announced, old)
@@ -175,12 +181,10 @@ func (r *Region) on(ctx context.Context, s *session) (announced, error) {
 		r.mu.Unlock()
 		a.at, a.err = s.conn.Announce(ctx, r.memory)
 		if a.err != nil {
+			a.retryAt = time.Now().Add(reopenDelay)
 			if ctx.Err() != nil {
 				_ = s.fence() // the node may have mapped it all the same
 			}
-			r.mu.Lock()
-			delete(r.announced, s)
-			r.mu.Unlock()
 		}
 		close(a.ready)
 		return a.at, a.err

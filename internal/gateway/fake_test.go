@@ -62,6 +62,9 @@ func (f *fakeFabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant)
 	if f.openErr != nil {
 		return nil, f.openErr
 	}
+	if d.Addr > uint64(len(f.memory)) || d.Size > int64(len(f.memory))-int64(d.Addr) {
+		return nil, fabric.ErrWindow
+	}
 	f.note("open")
 	f.mu.Lock()
 	defer f.mu.Unlock()

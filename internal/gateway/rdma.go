@@ -277,6 +277,7 @@ func (c *call) writeWindow(
 	if err != nil {
 		return 0, err
 	}
+	defer func() { _ = w.close(true) }() // closed below, unless something panics
 	var dst arena.Sink = sink.ForRemote(w.remote, w.reservation, s.len)
 	var sum *summing
 	if _, _, whole := s.wholeSums(&obj.Info); !whole {
@@ -404,6 +405,7 @@ func (c *call) takeByFabric(
 	if err != nil {
 		return err
 	}
+	defer func() { _ = p.end(ctx, true) }() // ended below, unless something panics
 	c.path = g.path
 	etag, err := put(ctx, p)
 	if endErr := p.end(ctx, err != nil); err == nil {

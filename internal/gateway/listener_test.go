@@ -1,0 +1,43 @@
+package gateway
+
+import (
+	"net"
+	"testing"
+	"time"
+)
+
+// TestArrivalCountsTheAcceptQueue: bytes that waited in the kernel before Accept arrived when they came,
+// not when they were read. The oracle is the clock of the test.
+func TestArrivalCountsTheAcceptQueue(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewListener(inner, 1, time.Second)
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := client.Write([]byte("GET / HTTP/1.1\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	sent := time.Now()
+	<-time.After(300 * time.Millisecond)
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Read(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	at := c.(*conn).arrival(time.Now())
+	if late := at.Sub(sent); late > 100*time.Millisecond || late < -100*time.Millisecond {
+		t.Errorf("arrival is %v after the bytes were sent", late)
+	}
+	if l.Connections() != 1 {
+		t.Errorf("%d connections", l.Connections())
+	}
+}

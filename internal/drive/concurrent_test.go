@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,86 @@ import (
 	"github.com/penstock-store/penstock/internal/vfs/errfs"
 	"github.com/penstock-store/penstock/internal/vfs/osfs"
 )
+
+// crowd is what the goroutines of TestConcurrentUse share.
+type crowd struct {
+	t *testing.T
+	d *Drive
+}
+
+func (crowd) sizeOf(n int) int { return []int{900, 30_000, 200_000}[n%3] + n%7 }
+
+func (c crowd) check(n int, when string) {
+	p, err := load(c.d, key(n))
+	if err != nil || !bytes.Equal(p, payload(n, c.sizeOf(n))) {
+		c.t.Errorf("load %d %s: %v", n, when, err)
+	}
+}
+
+// write stores records and deletes some again while it has them pinned.
+func (c crowd) write(worker, rounds int) {
+	rng := rand.New(rand.NewPCG(uint64(worker), 1))
+	var mine []int
+	for i := range rounds {
+		n := worker*10_000 + i
+		if err := store(c.d, record(n, c.sizeOf(n)), payload(n, c.sizeOf(n))); err != nil {
+			c.t.Errorf("store %d: %v", n, err)
+			return
+		}
+		mine = append(mine, n)
+		at := rng.IntN(len(mine))
+		pick := mine[at]
+		unpin, err := c.d.Pin(key(pick))
+		if err != nil {
+			c.t.Errorf("pin %d: %v", pick, err)
+			return
+		}
+		if rng.IntN(2) == 0 {
+			if err := c.d.Delete(key(pick)); err != nil {
+				c.t.Errorf("delete %d: %v", pick, err)
+			}
+			mine = slices.Delete(mine, at, at+1)
+			c.d.wake()
+		}
+		c.check(pick, "while it is pinned")
+		unpin()
+	}
+	for _, n := range mine {
+		c.check(n, "at the end")
+	}
+}
+
+// roam walks, reads what it finds and reclaims, until stop is closed.
+func (c crowd) roam(stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		var some []Record
+		err := c.d.Walk(context.Background(), func(r Record) error { some = append(some, r); return nil })
+		if err != nil {
+			c.t.Errorf("walk: %v", err)
+			return
+		}
+		for _, r := range some[:min(len(some), 20)] {
+			p, err := load(c.d, r.Key)
+			if errors.Is(err, ErrNotFound) {
+				continue
+			}
+			if n := int(r.Epoch); err != nil || !bytes.Equal(p, payload(n, c.sizeOf(n))) {
+				c.t.Errorf("load %d: %v", n, err)
+			}
+		}
+		if err := c.d.Reclaim(context.Background()); err != nil {
+			c.t.Errorf("reclaim: %v", err)
+		}
+		if _, err := c.d.Stats(); err != nil {
+			c.t.Errorf("stats: %v", err)
+		}
+	}
+}
 
 // TestConcurrentUse lets writers, readers, deleters, walkers and the background work run against
 // each other on one drive. A record that a reader pinned must stay whole; one that was committed
@@ -30,87 +111,18 @@ func TestConcurrentUse(t *testing.T) {
 	if testing.Short() {
 		rounds = 15
 	}
-	const workers = 6
-	sizeOf := func(n int) int { return []int{900, 30_000, 200_000}[n%3] + n%7 }
-	var wg, walkers sync.WaitGroup
+	c := crowd{t, d}
+	var wg, roamers sync.WaitGroup
 	stop := make(chan struct{})
-	for w := range workers {
-		wg.Go(func() {
-			rng := rand.New(rand.NewPCG(uint64(w), 1))
-			var mine []int
-			for i := range rounds {
-				n := w*10_000 + i
-				if err := store(d, record(n, sizeOf(n)), payload(n, sizeOf(n))); err != nil {
-					t.Errorf("store %d: %v", n, err)
-					return
-				}
-				mine = append(mine, n)
-				pick := mine[rng.IntN(len(mine))]
-				unpin, err := d.Pin(key(pick))
-				if err != nil {
-					t.Errorf("pin %d: %v", pick, err)
-					return
-				}
-				if rng.IntN(2) == 0 {
-					if err := d.Delete(key(pick)); err != nil {
-						t.Errorf("delete %d: %v", pick, err)
-					}
-					for j, m := range mine {
-						if m == pick {
-							mine = append(mine[:j], mine[j+1:]...)
-							break
-						}
-					}
-					d.wake()
-				}
-				p, err := load(d, key(pick)) // pinned: also if deleted
-				if err != nil || !bytes.Equal(p, payload(pick, sizeOf(pick))) {
-					t.Errorf("load %d: %v", pick, err)
-				}
-				unpin()
-			}
-			for _, n := range mine {
-				p, err := load(d, key(n))
-				if err != nil || !bytes.Equal(p, payload(n, sizeOf(n))) {
-					t.Errorf("load %d at the end: %v", n, err)
-				}
-			}
-		})
+	for w := range 6 {
+		wg.Go(func() { c.write(w, rounds) })
 	}
-	for range 2 { // readers of anything
-		walkers.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				var some []Record
-				if err := d.Walk(context.Background(), func(r Record) error { some = append(some, r); return nil }); err != nil {
-					t.Errorf("walk: %v", err)
-					return
-				}
-				for _, r := range some[:min(len(some), 20)] {
-					p, err := load(d, r.Key)
-					if errors.Is(err, ErrNotFound) {
-						continue
-					}
-					if n := int(r.Epoch); err != nil || !bytes.Equal(p, payload(n, sizeOf(n))) {
-						t.Errorf("load %d: %v", n, err)
-					}
-				}
-				if err := d.Reclaim(context.Background()); err != nil {
-					t.Errorf("reclaim: %v", err)
-				}
-				if _, err := d.Stats(); err != nil {
-					t.Errorf("stats: %v", err)
-				}
-			}
-		})
+	for range 2 {
+		roamers.Go(func() { c.roam(stop) })
 	}
 	wg.Wait()
 	close(stop)
-	walkers.Wait()
+	roamers.Wait()
 	must(t, d.Reclaim(context.Background()))
 	s, err := d.Stats()
 	must(t, err)

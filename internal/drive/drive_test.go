@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -19,7 +20,10 @@ import (
 	"github.com/penstock-store/penstock/internal/vfs/osfs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	flag.Bool(fixtureFlag, false, "write the fixtures of the current version")
+	goleak.VerifyTestMain(m)
+}
 
 const testSegment = 256 << 10
 

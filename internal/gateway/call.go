@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -382,6 +381,3 @@ func (c *call) readDocument(spec s3.BodySpec, declared s3.Declared, limit int64)
 	_, err = d.Finish(s3.Final{Trailer: b.Trailer()})
 	return text, err
 }
-
-// detached is a context that does not end with the connection: for what must be undone.
-func (c *call) detached() context.Context { return context.WithoutCancel(c.r.Context()) }

@@ -327,17 +327,27 @@ func TestS3_38_Region(t *testing.T) {
 	}
 }
 
-// TestS3_45, TestS3_49 and TestS3_50: STS, directory buckets and form uploads are refused.
-func TestS3_45_49_50(t *testing.T) {
+// TestS3_45: STS is refused.
+func TestS3_45(t *testing.T) {
 	n := newNode(t)
-	makeBucket(t, n.root(), "form")
 	sts := "Action=AssumeRoleWithWebIdentity&Version=2011-06-15"
 	got := n.send(request{method: "POST", path: "/", body: strings.NewReader(sts), length: int64(len(sts))})
 	wantError(t, got, 501, "NotImplemented")
 	if got := n.send(request{method: "POST", path: "/", anonymous: true}); got.status != 403 {
 		t.Errorf("unsigned STS: %d", got.status)
 	}
+}
+
+// TestS3_49: names of directory buckets cannot be made.
+func TestS3_49(t *testing.T) {
+	n := newNode(t)
 	wantError(t, n.send(request{method: "PUT", path: "/dir--use1-az1--x-s3"}), 400, "InvalidBucketName")
+}
+
+// TestS3_50: uploads by HTML form are refused, and never taken for something else.
+func TestS3_50(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "form")
 	wantError(t, n.send(request{method: "POST", path: "/form"}), 501, "NotImplemented")
 }
 
@@ -521,41 +531,49 @@ func TestS3_67(t *testing.T) {
 		header: map[string]string{"Range": "bytes=0-1"}}), 400, "InvalidRequest")
 }
 
-// TestS3_68_69: of 16 conditional creates one wins, by PUT and by multipart.
-func TestS3_68_69(t *testing.T) {
+// wantOneWinner runs 16 conditional creates at once.
+func wantOneWinner(t *testing.T, do func(i int) int) {
+	t.Helper()
+	var mu sync.Mutex
+	var statuses []int
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			s := do(i)
+			mu.Lock()
+			defer mu.Unlock()
+			statuses = append(statuses, s)
+		})
+	}
+	wg.Wait()
+	won := 0
+	for _, s := range statuses {
+		switch s {
+		case 200:
+			won++
+		case 412, 409:
+		default:
+			t.Errorf("status %d", s)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d won: %v", won, statuses)
+	}
+}
+
+// TestS3_68: of 16 conditional PUTs one wins.
+func TestS3_68(t *testing.T) {
 	n := newNode(t)
 	makeBucket(t, n.root(), "race")
 	none := map[string]string{"If-None-Match": "*"}
-	outcome := func(do func(i int) int) {
-		t.Helper()
-		var mu sync.Mutex
-		var statuses []int
-		var wg sync.WaitGroup
-		for i := range 16 {
-			wg.Go(func() {
-				s := do(i)
-				mu.Lock()
-				defer mu.Unlock()
-				statuses = append(statuses, s)
-			})
-		}
-		wg.Wait()
-		won := 0
-		for _, s := range statuses {
-			switch s {
-			case 200:
-				won++
-			case 412, 409:
-			default:
-				t.Errorf("status %d", s)
-			}
-		}
-		if won != 1 {
-			t.Errorf("%d won: %v", won, statuses)
-		}
-	}
-	outcome(func(i int) int { return sendPut(n, "/race/k", []byte{byte(i)}, none).status })
+	wantOneWinner(t, func(i int) int { return sendPut(n, "/race/k", []byte{byte(i)}, none).status })
+}
 
+// TestS3_69: of 16 conditional uploads of one key one wins.
+func TestS3_69(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "race")
+	none := map[string]string{"If-None-Match": "*"}
 	var ids []string
 	var etags []string
 	for i := range 16 {
@@ -564,12 +582,34 @@ func TestS3_68_69(t *testing.T) {
 		part := sendPut(n, "/race/m?partNumber=1&uploadId="+id, []byte(strconv.Itoa(i)), nil)
 		ids, etags = append(ids, id), append(etags, part.header.Get("Etag"))
 	}
-	outcome(func(i int) int {
+	wantOneWinner(t, func(i int) int {
 		doc := "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>" + etags[i] +
 			"</ETag></Part></CompleteMultipartUpload>"
 		return n.send(request{method: "POST", path: "/race/m?uploadId=" + ids[i], header: none,
 			body: strings.NewReader(doc), length: int64(len(doc))}).status
 	})
+}
+
+// TestS3_21: a client that lost the answer of CompleteMultipartUpload asks again and gets the same.
+func TestS3_21(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "again")
+	got := n.send(request{method: "POST", path: "/again/k?uploads"})
+	id := string(regexp.MustCompile(`<UploadId>(.*)</UploadId>`).FindSubmatch(got.body)[1])
+	etag := sendPut(n, "/again/k?partNumber=1&uploadId="+id, []byte("x"), nil).header.Get("Etag")
+	doc := "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>" + etag +
+		"</ETag></Part></CompleteMultipartUpload>"
+	var first string
+	for i := range 3 {
+		got := n.send(request{method: "POST", path: "/again/k?uploadId=" + id, body: strings.NewReader(doc),
+			length: int64(len(doc))})
+		if i == 0 {
+			first = string(got.body)
+		}
+		if got.status != 200 || string(got.body) != first {
+			t.Errorf("time %d: %d %s, first %s", i, got.status, got.body, first)
+		}
+	}
 }
 
 // TestS3_71: an abort that is repeated.

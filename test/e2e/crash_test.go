@@ -247,7 +247,8 @@ func TestMemoryOfManyReaders(t *testing.T) {
 		regions[i] = r
 	}
 	contents("key", 1, regions[2].Bytes()[:size])
-	if _, err := clients[2].PutFrom(t.Context(), regions[2].Window(0, size), "memory", "key", client.PutOptions{}); err != nil {
+	whole := regions[2].Window(0, size)
+	if _, err := clients[2].PutFrom(t.Context(), whole, "memory", "key", client.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

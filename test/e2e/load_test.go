@@ -261,7 +261,8 @@ func (w *worker) read(ctx context.Context, key string) (uint64, error) {
 			break
 		}
 		if v, ok := w.valueOf(key, res.Object.ETag); ok && v != o.value {
-			w.t.Errorf("read %s by %s: ETag %s of write %d with bytes of write %d", key, paths[w.path], res.Object.ETag, v, o.value)
+			w.t.Errorf("read %s by %s: ETag %s of write %d, bytes of write %d",
+				key, paths[w.path], res.Object.ETag, v, o.value)
 		}
 		w.ok++
 		w.seen[key] = res.Object.ETag

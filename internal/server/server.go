@@ -42,6 +42,7 @@ import (
 	"github.com/penstock-store/penstock/internal/iam"
 	"github.com/penstock-store/penstock/internal/meta/kv/pebble"
 	"github.com/penstock-store/penstock/internal/store"
+	"github.com/penstock-store/penstock/internal/vfs"
 	"github.com/penstock-store/penstock/internal/vfs/osfs"
 	"github.com/penstock-store/penstock/internal/work"
 )
@@ -59,7 +60,7 @@ const closeWait = 10 * time.Second
 type Server struct {
 	config config.Config
 	log    *slog.Logger
-	fs     osfs.FS
+	fs     vfs.FS
 
 	credentials string // path of the credentials file, "" when the environment gave them
 	identity    identity
@@ -96,13 +97,19 @@ type closer struct {
 
 // New opens a node and listens; requests are answered once Serve runs. A nil log discards.
 func New(ctx context.Context, c config.Config, log *slog.Logger) (*Server, error) {
+	return NewOn(ctx, osfs.FS{}, c, log)
+}
+
+// NewOn is New on another file system, below metadata and drives; the files that say who the node is
+// and who root is stay on the real one.
+func NewOn(ctx context.Context, fs vfs.FS, c config.Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, log: log, registry: prometheus.NewRegistry()}
+	s := &Server{config: c, log: log, fs: fs, registry: prometheus.NewRegistry()}
 	steps := []struct {
 		name string
 		open func(context.Context) error

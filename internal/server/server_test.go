@@ -332,6 +332,7 @@ func TestDrainLetsRequestsFinish(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.await("penstock_requests_in_flight 1")
+	r.awaitMetric("penstock_requests_in_flight 1\n") // in the accept queue, it would be reset
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.stop() }()
 	awaitRefusal(t, r.s.Addr().String())
@@ -344,6 +345,21 @@ func TestDrainLetsRequestsFinish(t *testing.T) {
 	}
 	if err := <-stopped; err != nil {
 		t.Error(err)
+	}
+}
+
+// awaitMetric waits until the metrics have a line.
+func (r *running) awaitMetric(line string) {
+	r.t.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for end := time.Now().Add(5 * time.Second); ; <-ticker.C {
+		if _, text := r.admin("/metrics"); strings.Contains(text, line) {
+			return
+		}
+		if time.Now().After(end) {
+			r.t.Fatalf("metrics never have %q", line)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"syscall"
@@ -125,6 +126,38 @@ func (c *conn) arrival(now time.Time) time.Time {
 		}
 	})
 	return at
+}
+
+// gone tells whether the client has closed its side. net/http notices that by itself only as long as the
+// client sends nothing behind its request.
+func (c *conn) gone() bool {
+	sc, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return true
+	}
+	const established = 1 // TCP_ESTABLISHED; a client that ended its side leaves CLOSE_WAIT
+	state := uint8(0)
+	err = raw.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			state = info.State
+		}
+	})
+	return err != nil || state != established
+}
+
+// errPeerGone ends a write whose client is gone: its retry may be acknowledged already.
+var errPeerGone = fmt.Errorf("gateway: the client closed its connection: %w", context.Canceled)
+
+// checkPeer is the last check before a commit. Errors: errPeerGone.
+func (c *call) checkPeer() error {
+	if own := connOf(c.r.Context()); own != nil && own.gone() {
+		return errPeerGone
+	}
+	return nil
 }
 
 // connKey is the key of the connection in the context of its requests.

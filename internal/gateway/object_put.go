@@ -16,6 +16,7 @@ const maxPutBytes = 5 << 30
 
 // payload is the HTTP body of a PUT: decoded, hashed and bounded.
 type payload struct {
+	c      *call
 	body   *s3.Body
 	digest *s3.Digester
 	size   int64
@@ -38,6 +39,7 @@ func (c *call) newPayload(also s3.Algorithm) (*payload, error) {
 		return nil, err
 	}
 	return &payload{
+		c:      c,
 		body:   s3.NewBody(spec, c.identity, c.wireBody()),
 		digest: s3.NewDigester(declared, s3.DigestOptions{MD5: true, Also: also, ExternalCRC64NVME: true}),
 		size:   spec.Size,
@@ -62,6 +64,9 @@ func (p *payload) seal(_ context.Context, all store.Payload) (store.Digest, erro
 	}
 	sums, err := p.digest.Finish(s3.Final{Trailer: p.body.Trailer(), CRC64NVME: all.CRC64NVME})
 	if err != nil {
+		return store.Digest{}, err
+	}
+	if err := p.c.checkPeer(); err != nil {
 		return store.Digest{}, err
 	}
 	return store.Digest{ETag: hex.EncodeToString(sums.MD5), Checksums: toStore(sums.Checksums)}, nil

@@ -354,6 +354,9 @@ func (p *fabricPayload) seal(ctx context.Context, all store.Payload) (store.Dige
 	if err != nil {
 		return store.Digest{}, err
 	}
+	if err := p.c.checkPeer(); err != nil {
+		return store.Digest{}, err
+	}
 	p.crc, p.sums = all.CRC64NVME, sums.Checksums
 	return store.Digest{ETag: fabricETag(all.CRC64NVME), Checksums: toStore(sums.Checksums)}, nil
 }

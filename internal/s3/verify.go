@@ -368,11 +368,15 @@ func checkSignedHeaders(r *Request, a *authorization) ([]string, error) {
 	if _, ok := slices.BinarySearch(signed, "host"); !ok {
 		return nil, New(code, "The host header must be signed.")
 	}
-	for name := range r.Header {
+	for name, values := range r.Header {
 		if !mustBeSigned(name) {
 			continue
 		}
 		lower := strings.ToLower(name)
+		if len(values) > 1 && !mayRepeat(lower) {
+			// The signature of "a,b" is also that of "a" and "b": somebody on the way could split a value.
+			return nil, New(InvalidArgument, "A header is given more than once.").With("ArgumentName", lower)
+		}
 		if _, ok := slices.BinarySearch(signed, lower); !ok {
 			return nil, New(AccessDenied, "The request has headers that must be signed and are not.").
 				With("HeadersNotSigned", lower)
@@ -396,6 +400,15 @@ func mustBeSigned(name string) bool {
 		return false
 	}
 	return true
+}
+
+// mayRepeat says whether the value of a signed header is a list, or one header that is checked elsewhere.
+func mayRepeat(lower string) bool {
+	switch lower {
+	case "x-amz-trailer", "x-amz-object-attributes", "x-amz-optional-object-attributes", "x-amz-rdma-token":
+		return true
+	}
+	return strings.HasPrefix(lower, "x-amz-meta-") || strings.HasPrefix(lower, "x-amz-grant-")
 }
 
 func isLowerToken(s string) bool {

@@ -522,3 +522,18 @@ func BenchmarkSign(b *testing.B) {
 		}
 	}
 }
+
+// A value is never split on its way: the signature of "a,b" is that of "a" and "b", too.
+func TestSplitHeaders(t *testing.T) {
+	for name, code := range map[string]Code{
+		"X-Amz-Copy-Source": InvalidArgument, "X-Amz-Storage-Class": InvalidArgument,
+		"X-Penstock-Rdma-Deadline-Ms": InvalidArgument, "X-Amz-Meta-A": "", "X-Amz-Object-Attributes": "",
+	} {
+		r := signed(t, "GET", "http://s3.example.com/k", testOptions(), name, "a,b")
+		r.Header[name] = []string{"a", "b"}
+		_, err := verify(r)
+		if got := AsError(err); code == "" && err != nil || code != "" && (err == nil || got.Code != code) {
+			t.Errorf("%s: %v, want %q", name, err, code)
+		}
+	}
+}

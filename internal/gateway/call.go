@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/penstock-store/penstock/internal/iam"
@@ -61,6 +62,9 @@ func (c *call) serve() error {
 	if err := c.authenticate(); err != nil {
 		return err
 	}
+	if c.takeHoisted() {
+		c.op, refused = route(c.r.Method, c.target, c.query, c.r.Header)
+	}
 	if refused != nil {
 		return refused
 	}
@@ -86,6 +90,19 @@ func (c *call) authenticate() (err error) {
 		c.w.Header().Set("X-Amz-Bucket-Region", c.g.o.AWSRegion)
 	}
 	return err
+}
+
+// takeHoisted adds the headers that a presigned URL carries in its query, and says whether there are any.
+// Checksums there are left out, as S3 does: SDKs sign that of an empty body, before they know the real one.
+func (c *call) takeHoisted() bool {
+	for name := range c.identity.Hoisted {
+		if strings.HasPrefix(name, "X-Amz-Checksum-") && name != "X-Amz-Checksum-Mode" ||
+			name == "X-Amz-Sdk-Checksum-Algorithm" {
+			delete(c.identity.Hoisted, name)
+		}
+	}
+	c.identity.ApplyHoisted(c.r.Header)
+	return len(c.identity.Hoisted) > 0
 }
 
 func (c *call) checkNames() error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/penstock-store/penstock/internal/arena"
@@ -72,6 +73,11 @@ func (c *call) takesToken() bool {
 
 // tokenOf reads the token and all that belongs to it. nil: the request has none.
 func (c *call) tokenOf() (*grant, error) {
+	for name := range c.query {
+		if strings.EqualFold(name, headerToken) { // presigners move headers there; a PUT would store nothing
+			return nil, s3.New(s3.InvalidRDMAToken, "A token is taken from a header only, never from a URL.")
+		}
+	}
 	values := c.r.Header[headerToken]
 	if len(values) == 0 {
 		return nil, nil

@@ -73,6 +73,8 @@ func (g *gate) Admit(h frame.HelloBody) frame.Status {
 		s := &session{fabric: g.fabric}
 		g.conn = newConn(s, g.net, 0)
 		s.conns, s.used[0] = []*conn{g.conn}, true
+		s.mu.Lock() // Admit shows the session to others, who pick this connection
+		defer s.mu.Unlock()
 		core, err := g.fabric.roster.Admit(h.Session, s)
 		if err != nil {
 			g.conn = nil

@@ -11,8 +11,8 @@
 //     progresses, and one that stalls costs only its own session.
 //  5. Closing the connections is the fence. It happens when a deadline passes with operations under way.
 //
-// Lock order: fabric.Session, then conn.mu; conn.writing (a semaphore) before conn.mu. No lock but
-// the connection's own write semaphore is held over a write.
+// Lock order: session.mu, then the roster; fabric.Session, then conn.mu; conn.writing (a semaphore)
+// before conn.mu. No lock but the connection's own write semaphore is held over a write.
 //
 // What it does not do: encryption, congestion control of its own, verification.
 package tcp

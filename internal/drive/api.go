@@ -32,8 +32,8 @@ var (
 	ErrExist = errors.New("drive: record exists")
 	// ErrNoSpace says that there is no room beyond the reserve. Nothing was stored.
 	ErrNoSpace = errors.New("drive: no space left beyond the reserve")
-	// ErrReadOnly says that the drive takes no more writes because one of its syncs failed.
-	ErrReadOnly = errors.New("drive: read-only after a failed sync")
+	// ErrReadOnly says that the drive takes no more writes because a sync or its index failed.
+	ErrReadOnly = errors.New("drive: read-only after a failed sync or index write")
 	// ErrCorrupt says that bytes on the drive are not what was written.
 	ErrCorrupt = errors.New("drive: stored bytes fail verification")
 	// ErrForeign says that the directory is no drive of this set.
@@ -96,7 +96,8 @@ type Config struct {
 	Log *slog.Logger     // default: discard
 	Now func() time.Time // default time.Now; decides when a grace is over
 
-	manualTurns bool // no background work; tests call Reclaim
+	manualTurns bool  // no background work; tests call Reclaim
+	openReads   int64 // default maxOpenReads
 }
 
 // Mode says what a drive takes.

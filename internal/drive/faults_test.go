@@ -95,15 +95,15 @@ func (o *ordeal) session(from, to int) {
 	o.note(d.Close())
 }
 
-// run works on a fresh drive under rules; the drive exists before the rules are in force.
-func runOrdeal(t *testing.T, rules ...errfs.Rule) (*ordeal, *crashfs.FS, []*errfs.Armed) {
+// runOrdeal works under rules on a drive that stopped uncleanly before: its first Open recovers.
+func runOrdeal(t *testing.T, rebuild bool, rules ...errfs.Rule) (*ordeal, *crashfs.FS, []*errfs.Armed) {
 	t.Helper()
 	base := crashfs.New(crashfs.Options{})
 	o := &ordeal{h: &history{fs: base, fates: map[int]fate{}, sizes: map[int]int{}}, cfg: config(base, "/drive")}
 	_, err := Format(o.cfg)
 	must(t, err)
-	o.session(1, 4) // leaves records in place
-	o.stopUnclean(t)
+	o.session(1, 4)
+	base = o.stopUnclean(t)
 	if len(o.errs) > 0 {
 		t.Fatalf("without faults: %v", o.errs)
 	}
@@ -112,25 +112,36 @@ func runOrdeal(t *testing.T, rules ...errfs.Rule) (*ordeal, *crashfs.FS, []*errf
 	for _, r := range rules {
 		armed = append(armed, faulty.Add(r))
 	}
-	o.cfg.FS = faulty
+	o.h.fs, o.cfg.FS, o.cfg.RebuildIndex = base, faulty, rebuild
+	for n, f := range o.h.fates {
+		if rebuild && f == never { // what was deleted and not punched comes back, says the format
+			o.h.fates[n] = maybe
+		}
+	}
 	o.session(10, 17)
+	o.cfg.RebuildIndex = false
 	o.session(20, 24)
 	return o, base, armed
 }
 
-// stopUnclean leaves an unsealed segment behind, so that the next Open recovers.
-func (o *ordeal) stopUnclean(t *testing.T) {
+// stopUnclean returns an image with an unsealed segment: committed records, a deleted one, an
+// aborted one and an unfinished one.
+func (o *ordeal) stopUnclean(t *testing.T) *crashfs.FS {
 	t.Helper()
 	base := o.cfg.FS.(*crashfs.FS)
 	d, err := Open(context.Background(), o.cfg)
 	must(t, err)
-	o.put(d, 5, 90_000)
-	o.put(d, 6, 5000)
-	img := base.Image(crashfs.KeepAll, 0)
-	must(t, d.Close())
-	d, err = Open(context.Background(), config(img, "/drive"))
+	o.put(d, 5, 40_000)
+	w, err := d.Append(context.Background(), record(90, 20_000))
 	must(t, err)
+	_, err = w.WriteAt(payload(90, 20_000), 0)
+	must(t, err)
+	o.put(d, 6, 5000)
+	o.put(d, 7, 9000)
+	img := base.Image(crashfs.LoseAll, 0)
+	w.Abort()
 	must(t, d.Close())
+	return img
 }
 
 // settle checks what is there after the faults: as the process finds it, and after a power loss.
@@ -179,7 +190,7 @@ func TestEveryFault(t *testing.T) {
 	}
 	for kind, op := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			_, _, counted := runOrdeal(t, errfs.Rule{Ops: op, Fault: errfs.Count})
+			_, _, counted := runOrdeal(t, false, errfs.Rule{Ops: op, Fault: errfs.Count})
 			total := counted[0].Seen()
 			for fault, rule := range faults {
 				if mask, ok := only[fault]; ok && mask != op {
@@ -189,7 +200,7 @@ func TestEveryFault(t *testing.T) {
 				rng := rand.New(rand.NewPCG(uint64(op), uint64(step)))
 				for nth := 1 + rng.IntN(min(step, total+1)); nth <= total; nth += 1 + rng.IntN(2*step-1) {
 					rule.Nth, rule.Seed = nth, rng.Uint64()
-					o, base, _ := runOrdeal(t, rule)
+					o, base, _ := runOrdeal(t, nth%3 == 0, rule)
 					if err := o.settle(base, rule.Seed); err != nil {
 						t.Errorf("%s of %s %d of %d: %v\nerrors seen: %v", fault, kind, nth, total, err, errors.Join(o.errs...))
 					}

@@ -88,7 +88,7 @@ func (d *Drive) readSegment(seg *segment, p []byte, off int64) (n int, err error
 	if err != nil {
 		return 0, err
 	}
-	if opened && d.openReads.Add(1) > maxOpenReads {
+	if opened && d.openReads.Add(1) > d.cfg.openReads {
 		d.closeIdleRead()
 	}
 	n, err = f.ReadAt(p, off)

@@ -34,6 +34,9 @@ func (c Config) normal() (Config, error) {
 		c.Grace = DefaultGrace
 	}
 	c.Grace = max(0, c.Grace)
+	if c.openReads == 0 {
+		c.openReads = maxOpenReads
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

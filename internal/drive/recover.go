@@ -101,7 +101,7 @@ func (r *recovery) openIndex() error {
 		d.cfg.Log.Warn("index is built from the segments", slog.String("dir", d.cfg.Dir))
 	}
 	r.rebuilding = true
-	if err := pebblefs.New(d.cfg.FS).RemoveAll(dir); err != nil {
+	if err := r.retire(dir); err != nil {
 		return err
 	}
 	if err := d.cfg.FS.MkdirAll(dir); err != nil {
@@ -113,6 +113,27 @@ func (r *recovery) openIndex() error {
 	var err error
 	d.index, err = openIndex(&d.cfg)
 	return err
+}
+
+// retire takes the index away in one step, because half of one cannot be opened nor be told from a
+// damaged one.
+func (r *recovery) retire(dir string) error {
+	fs := pebblefs.New(r.d.cfg.FS)
+	old := path.Join(r.d.cfg.Dir, retiredDir)
+	if err := fs.RemoveAll(old); err != nil { // left by a retire that was cut off
+		return err
+	}
+	err := r.d.cfg.FS.Rename(dir, old)
+	if errors.Is(err, vfs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.d.cfg.FS.SyncDir(r.d.cfg.Dir); err != nil {
+		return err
+	}
+	return fs.RemoveAll(old)
 }
 
 // load reads the index.
@@ -337,5 +358,10 @@ func (r *recovery) settle(s *segment, sc *scan) error {
 	d.cfg.Log.Info("segment recovered", slog.String("segment", s.name), slog.Int("found", len(sc.found)),
 		slog.Int("indexed", len(sc.indexed)), slog.Int("refused", sc.refused))
 	r.adopt(s) // seal sees how many records are live
+	if sc.damaged {
+		// Not sealed, so that the next Open looks again, and not removed.
+		s.phase = broken
+		return nil
+	}
 	return d.seal(s)
 }

@@ -51,25 +51,46 @@ func (s *scan) run() error {
 	sortSpans(s.occupied)
 	known := slices.Clone(s.occupied)
 	buf := vfs.AlignedBytes(scanBytes)
-	for off := int64(recordsOffset); off+unit <= s.size; {
-		if err := context.Cause(s.ctx); err != nil {
-			return err
+	off := int64(recordsOffset)
+	for _, data := range s.dataRanges() {
+		for off = max(off, data.from); off+unit <= s.size && off < data.to; {
+			if err := context.Cause(s.ctx); err != nil {
+				return err
+			}
+			next, err := s.window(off, buf, known)
+			if err != nil {
+				return err
+			}
+			off = next
 		}
-		next, err := s.window(off, buf, known)
-		if err != nil {
-			return err
-		}
-		off = next
 	}
 	sortSpans(s.occupied)
 	s.end = recordsOffset
 	for _, o := range s.occupied {
 		s.end = max(s.end, o.to)
 	}
-	if s.damaged {
-		s.end = max(s.end, s.size&^(unit-1)) // what could not be read is not cut off either
-	}
 	return nil
+}
+
+// dataRanges are the ranges that may hold bytes, so that preallocated space need not be read.
+func (s *scan) dataRanges() []span {
+	whole := []span{{recordsOffset, s.size}}
+	seeker, ok := s.file.(vfs.DataSeeker)
+	if !ok {
+		return whole
+	}
+	var ranges []span
+	for off := int64(recordsOffset); ; {
+		from, to, err := seeker.NextData(off)
+		if errors.Is(err, io.EOF) {
+			return ranges
+		}
+		if err != nil || to <= off {
+			return whole
+		}
+		ranges = append(ranges, span{from &^ (unit - 1), alignUp(to)})
+		off = to
+	}
 }
 
 func sortSpans(s []span) {
@@ -92,15 +113,6 @@ func skip(known []span, off int64) int64 {
 func (s *scan) window(off int64, buf []byte, known []span) (int64, error) {
 	if to := skip(known, off); to > off {
 		return to, nil
-	}
-	if seeker, ok := s.file.(vfs.DataSeeker); ok {
-		at, err := seeker.NextData(off)
-		switch {
-		case errors.Is(err, io.EOF):
-			return s.size, nil
-		case err == nil && at&^(unit-1) > off:
-			return at &^ (unit - 1), nil
-		}
 	}
 	n := min(int64(len(buf)), s.size-off)
 	if _, err := s.file.ReadAt(buf[:n], off); err != nil && !errors.Is(err, io.EOF) {
@@ -162,7 +174,7 @@ func (s *scan) try(header []byte, off int64) (int64, error) {
 }
 
 // verify compares a payload with its checksums. A payload that cannot be read counts as whole: it
-// may have been acknowledged, and readers find out.
+// may have been acknowledged, and it is better to know of it; readers verify what they get.
 func (s *scan) verify(off, length int64, blocks []uint64) (bool, error) {
 	buf := make([]byte, BlockBytes)
 	for i, crc := range blocks {

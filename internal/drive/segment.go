@@ -18,6 +18,7 @@ const (
 	superblockTmp  = "superblock.tmp"
 	lockName       = "lock"
 	indexDir       = "index"
+	retiredDir     = "index.old" // an index on its way out
 	segmentsDir    = "segments"
 	segmentSuffix  = ".seg"
 	asideSuffix    = ".bad" // a segment whose header is lost; kept for a person to look at

@@ -87,10 +87,11 @@ type Flusher interface {
 	Flush(off, n int64) error
 }
 
-// DataSeeker is an optional ability of a File: NextData returns the first offset ≥ off at which the
-// file may hold bytes; everything between reads as zero. io.EOF when there are none.
+// DataSeeker is an optional ability of a File: NextData returns the first range [from, to) at or
+// behind off in which the file may hold bytes; what lies before it reads as zero. io.EOF when there
+// is none. Reading zeros can make them count as bytes, so ask for all ranges before reading.
 type DataSeeker interface {
-	NextData(off int64) (int64, error)
+	NextData(off int64) (from, to int64, err error)
 }
 
 // Descriptor is an optional ability of a File: the file descriptor below, for advice to the

@@ -67,7 +67,7 @@ func TestEveryOperationCanFail(t *testing.T) {
 		Punch:       func() error { return f.Punch(0, 10) },
 		Size:        func() error { _, err := f.Size(); return err },
 		Flush:       func() error { return f.(vfs.Flusher).Flush(0, 1) },
-		NextData:    func() error { _, err := f.(vfs.DataSeeker).NextData(0); return err },
+		NextData:    func() error { _, _, err := f.(vfs.DataSeeker).NextData(0); return err },
 		Close:       func() error { return f.Close() },
 	}
 	for op := Op(1); op&Any != 0; op <<= 1 {

@@ -128,16 +128,16 @@ func (f *file) Flush(off, n int64) error {
 	}, f.name)
 }
 
-func (f *file) NextData(off int64) (at int64, err error) {
+func (f *file) NextData(off int64) (from, to int64, err error) {
 	err = f.fs.around(NextData, "seek data", func() (err error) {
 		s, ok := f.inner.(vfs.DataSeeker)
 		if !ok {
 			return vfs.ErrNotSupported
 		}
-		at, err = s.NextData(off)
+		from, to, err = s.NextData(off)
 		return err
 	}, f.name)
-	return at, err
+	return from, to, err
 }
 
 func (f *file) DiskBytes() (int64, error) {

@@ -270,12 +270,16 @@ func (f *file) Flush(off, n int64) error {
 	return wrap("flush", f.name, unix.SyncFileRange(f.fd, off, n, unix.SYNC_FILE_RANGE_WRITE))
 }
 
-func (f *file) NextData(off int64) (int64, error) {
-	at, err := unix.Seek(f.fd, off, unix.SEEK_DATA)
+func (f *file) NextData(off int64) (from, to int64, err error) {
+	from, err = unix.Seek(f.fd, off, unix.SEEK_DATA)
 	if errors.Is(err, unix.ENXIO) {
-		return 0, io.EOF
+		return 0, 0, io.EOF
 	}
-	return at, wrap("seek data", f.name, err)
+	if err != nil {
+		return 0, 0, wrap("seek data", f.name, err)
+	}
+	to, err = unix.Seek(f.fd, from, unix.SEEK_HOLE)
+	return from, to, wrap("seek hole", f.name, err)
 }
 
 func (f *file) stat() (unix.Stat_t, error) {

@@ -33,6 +33,7 @@ func Run(t *testing.T, open func(t *testing.T) (fs vfs.FS, dir string)) {
 		{"Bytes", testBytes},
 		{"Model", testModel},
 		{"Punch", testPunch},
+		{"NextData", testNextData},
 		{"Direct", testDirect},
 		{"Lock", testLock},
 		{"RemovedButOpen", testRemovedButOpen},
@@ -263,6 +264,50 @@ func testPunch(t *testing.T, fs vfs.FS, dir string) {
 		if used > n/2+64<<10 {
 			t.Fatalf("%d bytes are allocated after half of %d was punched", used, n)
 		}
+	}
+}
+
+// testNextData wants every byte that is not zero inside the ranges, and big holes outside.
+func testNextData(t *testing.T, fs vfs.FS, dir string) {
+	f := create(t, fs, path.Join(dir, "f"), nil)
+	const size = 64 << 20
+	must(t, f.Preallocate(0, size))
+	for _, at := range []int64{0, 5 << 20, size - 1} {
+		_, err := f.WriteAt([]byte{1}, at)
+		must(t, err)
+	}
+	must(t, f.Sync())
+	s, ok := f.(vfs.DataSeeker)
+	if !ok {
+		t.Skip("no DataSeeker")
+	}
+	var sum, off int64
+	found := map[int64]bool{}
+	for {
+		from, to, err := s.NextData(off)
+		if errors.Is(err, vfs.ErrNotSupported) {
+			t.Skip("seeking data is not supported here")
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		must(t, err)
+		if from < off || to <= from {
+			t.Fatalf("range [%d, %d) after %d", from, to, off)
+		}
+		for _, at := range []int64{0, 5 << 20, size - 1} {
+			found[at] = found[at] || from <= at && at < to
+		}
+		sum += to - from
+		off = to
+	}
+	for _, at := range []int64{0, 5 << 20, size - 1} {
+		if !found[at] {
+			t.Errorf("no range holds %d", at)
+		}
+	}
+	if sum > size {
+		t.Errorf("ranges sum up to %d", sum)
 	}
 }
 

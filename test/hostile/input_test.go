@@ -24,7 +24,7 @@ type attempt struct {
 // try makes attempts and checks that the node is the same afterwards.
 func (n *node) try(attempts []attempt) {
 	n.t.Helper()
-	before := n.levels()
+	before := n.baseline(1)
 	for _, a := range attempts {
 		method, _, _ := strings.Cut(string(a.raw), " ")
 		got, err := n.talk(a.raw, method)

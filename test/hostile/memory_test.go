@@ -78,7 +78,7 @@ func (n *node) unchanged(what string, m *memory, meanwhile func()) {
 func TestNoLateWrite(t *testing.T) {
 	n := startNode(t)
 	h := n.neighbour()
-	before := n.levels()
+	before := n.baseline(2)
 	for _, ending := range []string{"deadline", "peer", "close", "vanish"} {
 		l := n.attacker(n.root, "shm", objectBytes)
 		release := make(chan struct{})
@@ -131,7 +131,7 @@ func fence(t testing.TB, l *link) {
 // TestNoLateCommit: a disk hangs in the middle of a PUT. What was not acknowledged in time is never seen.
 func TestNoLateCommit(t *testing.T) {
 	n := startNode(t)
-	before := n.levels()
+	before := n.baseline(1)
 	for _, fabric := range []string{"shm", "tcp"} {
 		for _, ending := range []string{"deadline", "peer", "peer behind a pipelined request"} {
 			for _, op := range []errfs.Op{errfs.Write, errfs.Sync} {
@@ -182,7 +182,7 @@ func (n *node) noticed(b *answered) {
 // TestOnlyTheAnswer: exactly the bytes of the answer change, at the start of the window.
 func TestOnlyTheAnswer(t *testing.T) {
 	n := startNode(t)
-	before := n.levels()
+	before := n.baseline(1)
 	for _, fabric := range []string{"shm", "tcp"} {
 		l := n.attacker(n.root, fabric, objectBytes)
 		if fabric == "tcp" {
@@ -256,7 +256,7 @@ func TestRegionsThatLie(t *testing.T) {
 	const mb = 1 << 20
 	sparse, unsealed := memfd(t, mb, unix.F_SEAL_SHRINK), memfd(t, mb, 0)
 	petabyte, terabyte := memfd(t, 1<<50, unix.F_SEAL_SHRINK), memfd(t, 1<<40, unix.F_SEAL_SHRINK)
-	before := n.levels()
+	before := n.baseline(1)
 	l := n.attacker(n.root, "shm", objectBytes)
 	for what, c := range map[string]struct {
 		size uint64
@@ -288,7 +288,7 @@ func TestRegionsThatLie(t *testing.T) {
 // TestHolesWhileMapped: the client punches its memory away before and while the node writes or reads it.
 func TestHolesWhileMapped(t *testing.T) {
 	n := startNode(t)
-	before := n.levels()
+	before := n.baseline(1)
 	l := n.attacker(n.root, "shm", objectBytes)
 	punch := func() {
 		err := unix.Fallocate(l.mem.file, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, objectBytes)
@@ -350,7 +350,7 @@ func TestScribbling(t *testing.T) {
 // TestWindows: windows outside their region, of another principal, of no session, of no region.
 func TestWindows(t *testing.T) {
 	n := startNode(t)
-	before := n.levels()
+	before := n.baseline(1)
 	for _, fabric := range []string{"shm", "tcp"} {
 		l := n.attacker(n.root, fabric, objectBytes)
 		alices := n.attacker(n.alice, fabric, objectBytes)
@@ -408,7 +408,7 @@ func TestWindows(t *testing.T) {
 // TestRevocation: the key of a principal goes while its transfer runs.
 func TestRevocation(t *testing.T) {
 	n := startNode(t)
-	before := n.levels()
+	before := n.baseline(1)
 	for _, fabric := range []string{"shm", "tcp"} {
 		k := n.newKey("alice")
 		n.expectStatus(200, n.send(n.as(k, n.put("/"+alicesBucket+"/o", n.object))))

@@ -229,6 +229,24 @@ func (n *node) metrics() levels {
 	return all
 }
 
+// baseline is the levels once what was replaced is collected: later leaks must not hide behind garbage.
+func (n *node) baseline(records float64) levels {
+	n.t.Helper()
+	var v levels
+	if !eventually(func() bool {
+		v = n.levels()
+		for name, value := range v {
+			if strings.HasPrefix(name, "penstock_drive_records") && value != records {
+				return false
+			}
+		}
+		return v["penstock_requests_in_flight"] == 0
+	}) {
+		n.t.Fatalf("no baseline of %v records: %v", records, v)
+	}
+	return v
+}
+
 func (n *node) levels() levels {
 	n.t.Helper()
 	v := levels{}

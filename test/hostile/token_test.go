@@ -26,7 +26,7 @@ const (
 // TestForeignTokens: tokens that no fabric here takes are declined, and nothing looks like success.
 func TestForeignTokens(t *testing.T) {
 	n := startNode(t)
-	before := n.levels()
+	before := n.baseline(1)
 	hipToken := token.Descriptor{
 		Kind: token.HipObj, HipRC: true, QPN: 7, RKey: 0x01f2e973, Addr: 1 << 30, Size: 1 << 20,
 	}.Encode()
@@ -72,7 +72,7 @@ func TestForeignTokens(t *testing.T) {
 // TestTokenRequests: what a request with a good token may not be.
 func TestTokenRequests(t *testing.T) {
 	n := startNode(t)
-	before := n.levels()
+	before := n.baseline(1)
 	for _, fabric := range []string{"shm", "tcp"} {
 		l := n.attacker(n.root, fabric, objectBytes)
 		if fabric == "tcp" {
@@ -155,7 +155,7 @@ func (n *node) urlTokens(fabric, tok string) {
 // back, and denies.
 func TestReplay(t *testing.T) {
 	n := startNode(t)
-	before := n.levels()
+	before := n.baseline(1)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c, err := target.Dial(ctx, n.offer(n.root, "tcp"), target.Options{})
@@ -206,7 +206,7 @@ func TestReplay(t *testing.T) {
 // TestEmptyPayloads: L = 0 is answered without a fabric.
 func TestEmptyPayloads(t *testing.T) {
 	n := startNode(t)
-	before := n.levels()
+	before := n.baseline(1)
 	n.expectStatus(200, n.send(n.put("/"+bucket+"/empty", nil)))
 	for _, fabric := range []string{"shm", "tcp"} {
 		l := n.attacker(n.root, fabric, 1<<20)

@@ -23,8 +23,13 @@
 //  6. A place in a segment is used once. Punched space is never written again.
 //  7. A record is punched only when its delete is durable, its grace is over and no pin is left.
 //
-// Lock order: Drive.mu, then segment.mu; pinShard.mu and syncer.mu are leaves. None of them is held
-// across I/O.
+//  8. At the first error of a file of the index that Pebble could not mend, nothing more of the index
+//     reaches the medium, and the drive is read-only; look-ups and reads go on.
+//
+// Lock order: Drive.mu before none; pinShard.mu, readFile.mu, syncer.mu, watch.mu and Drive.mu are
+// leaves. None of them is held across I/O. pinned.footerMu is, for a footer that only readers of
+// that record wait for. One turn of maintenance runs at a time (Drive.turns); only turns, and Close
+// and Open, seal, punch and remove segments.
 //
 // What it does not do: redundancy, placement, verification of payload that is read (callers compare
 // with Location.BlockCRCs), deadlines of device operations: a call blocks as long as the device

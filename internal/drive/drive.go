@@ -57,6 +57,7 @@ func (d *Drive) ID() UUID { return d.super.drive }
 
 // State says what the drive takes.
 func (d *Drive) State() State {
+	_ = d.writable() // notices a failed index
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -96,6 +97,9 @@ func (d *Drive) leave() { d.ops.Done() }
 
 // writable returns ErrReadOnly and its cause once a sync or the index failed.
 func (d *Drive) writable() error {
+	if err := d.index.watch.failure(); err != nil {
+		return d.fail(nil, err)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mode != ReadWrite {

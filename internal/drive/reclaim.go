@@ -238,19 +238,15 @@ func (d *Drive) punchDue(ctx context.Context) error {
 func (d *Drive) takeDue() []pending {
 	latest := d.cfg.Now().Add(-d.cfg.Grace).Unix()
 	d.mu.Lock()
-	if len(d.queue) == 0 || d.queue[0].deleted > latest {
-		d.mu.Unlock()
+	n := 0 // the queue is in the order of time: what is not due yet need not be looked at
+	for n < len(d.queue) && d.queue[n].deleted <= latest {
+		n++
+	}
+	old := d.queue[:n:n]
+	d.mu.Unlock()
+	if n == 0 {
 		return nil
 	}
-	var old, rest []pending
-	for _, p := range d.queue {
-		if p.deleted <= latest {
-			old = append(old, p)
-		} else {
-			rest = append(rest, p)
-		}
-	}
-	d.mu.Unlock()
 	var due, kept []pending
 	for _, p := range old {
 		if d.pins.shard(p.Key).claim(p.Key) {
@@ -261,8 +257,7 @@ func (d *Drive) takeDue() []pending {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	added := d.queue[len(old)+len(rest):] // deleted meanwhile
-	d.queue = append(append(kept, rest...), added...)
+	d.queue = append(kept, d.queue[n:]...) // the end of it may have grown meanwhile
 	return due
 }
 

@@ -257,7 +257,10 @@ func (d *Drive) takeDue() []pending {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.queue = append(kept, d.queue[n:]...) // the end of it may have grown meanwhile
+	d.queue = d.queue[n:] // it may have grown at its end meanwhile
+	if len(kept) > 0 {
+		d.queue = append(kept, d.queue...)
+	}
 	return due
 }
 

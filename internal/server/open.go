@@ -109,7 +109,7 @@ func (s *Server) openDrive(ctx context.Context) error {
 	if first {
 		_, err := drive.Format(c)
 		// Formatted already, and then killed: it is ours if Open says so.
-		if err != nil && !errors.Is(err, drive.ErrForeign) {
+		if err != nil && !errors.Is(err, drive.ErrExist) {
 			return fmt.Errorf("format %s: %w", c.Dir, err)
 		}
 	}

@@ -202,6 +202,28 @@ func TestMissingDriveIsAnError(t *testing.T) {
 	start(t, configFor(t, dir), nil)
 }
 
+// TestFormattedAndKilled: a first start that ended right after it formatted the drive is gone on with.
+func TestFormattedAndKilled(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, configFor(t, dir), nil)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "node")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, found := bytes.Cut(text, []byte(`,"drive":`))
+	if !found {
+		t.Fatalf("%s", text)
+	}
+	if err := os.WriteFile(name, append(before, '}'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, configFor(t, dir), nil)
+}
+
 func TestHealthAndMetrics(t *testing.T) {
 	r := start(t, configFor(t, t.TempDir()), nil)
 	r.do("PUT", "/bucket", nil)

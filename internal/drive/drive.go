@@ -44,6 +44,8 @@ type Drive struct {
 
 	records, recordBytes int64
 	pendingBytes         int64
+
+	newestEpoch uint64 // of the records that Open found; written by Open only
 }
 
 // extent is a range of a segment.
@@ -54,6 +56,9 @@ type extent struct {
 
 // ID is the drive's id.
 func (d *Drive) ID() UUID { return d.super.drive }
+
+// NewestEpoch is the highest epoch of the records that were there at Open, 0 when there were none.
+func (d *Drive) NewestEpoch() uint64 { return d.newestEpoch }
 
 // State says what the drive takes.
 func (d *Drive) State() State {

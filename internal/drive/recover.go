@@ -155,6 +155,7 @@ func (r *recovery) load() error {
 		}
 		d.records++
 		d.recordBytes += e.space()
+		d.newestEpoch = max(d.newestEpoch, e.Epoch)
 		r.live[e.segment]++
 		d.nextNumber = max(d.nextNumber, e.segment+1)
 		if s := r.known[e.segment]; s == nil || s.state != stateSealed {
@@ -348,6 +349,7 @@ func (r *recovery) settle(s *segment, sc *scan) error {
 		w.put = append(w.put, keyValue{e.indexKey(), e.indexValue()})
 		d.records++
 		d.recordBytes += e.space()
+		d.newestEpoch = max(d.newestEpoch, e.Epoch)
 		r.live[s.number]++
 	}
 	if len(w.put) > 0 {

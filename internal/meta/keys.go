@@ -22,6 +22,7 @@ const (
 	tagCounter   = 'n'
 	tagOwner     = 'o'
 	tagPart      = 'p'
+	tagBinding   = 's'
 	tagUpload    = 'u'
 )
 
@@ -34,6 +35,7 @@ const (
 )
 
 func formatKey() []byte                 { return []byte{tagFormat} }
+func bindingKey() []byte                { return []byte{tagBinding} }
 func counterKey(name string) []byte     { return append([]byte{tagCounter}, name...) }
 func epochKey(epoch uint64) []byte      { return binary.BigEndian.AppendUint64([]byte{tagEpoch}, epoch) }
 func bucketKey(name string) []byte      { return append([]byte{tagBucket}, name...) }

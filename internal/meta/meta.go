@@ -162,16 +162,12 @@ func decodeWithPayload[T any, P message[T]](value []byte) (*T, []byte, error) {
 // commit no chunk any more. Durable when it returns.
 func Open(ctx context.Context, e kv.Engine, nowNs int64) (epoch uint64, err error) {
 	err = e.Txn(ctx, func(tx kv.Tx) error {
-		f, err := get[metapb.Format](ctx, tx, formatKey())
-		switch {
-		case errors.Is(err, kv.ErrNotFound):
-			if err := put(tx, formatKey(), &metapb.Format{Version: FormatVersion}); err != nil {
-				return err
-			}
-		case err != nil:
+		found, err := checkFormat(ctx, tx)
+		if err == nil && !found {
+			err = put(tx, formatKey(), &metapb.Format{Version: FormatVersion})
+		}
+		if err != nil {
 			return err
-		case f.Version != FormatVersion:
-			return fmt.Errorf("meta: open version %d: %w", f.Version, ErrFormat)
 		}
 		if epoch, err = nextNumber(ctx, tx, counterKey("epoch")); err != nil {
 			return err
@@ -193,6 +189,20 @@ func Open(ctx context.Context, e kv.Engine, nowNs int64) (epoch uint64, err erro
 		return put(tx, epochKey(epoch), &metapb.Epoch{StartedNs: nowNs})
 	})
 	return epoch, err
+}
+
+// checkFormat refuses a layout that this binary does not know.
+func checkFormat(ctx context.Context, r kv.Reader) (found bool, err error) {
+	f, err := get[metapb.Format](ctx, r, formatKey())
+	switch {
+	case errors.Is(err, kv.ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, err
+	case f.Version != FormatVersion:
+		return false, fmt.Errorf("meta: open version %d: %w", f.Version, ErrFormat)
+	}
+	return true, nil
 }
 
 // EpochAlive tells whether chunks of that epoch may still be committed.

@@ -22,7 +22,7 @@ var errIdentity = errors.New("server: node file is damaged")
 type identity struct {
 	Node  string     // 32 hex digits
 	Set   drive.UUID // the set that its drives belong to
-	Drive drive.UUID // zero until the first drive is formatted
+	Drive drive.UUID // zero until metadata and drive are bound to each other
 }
 
 type identityJSON struct {

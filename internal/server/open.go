@@ -80,20 +80,27 @@ func (s *Server) openArena(context.Context) (err error) {
 	return err
 }
 
+// openMeta creates the metadata at the first start only.
 func (s *Server) openMeta(context.Context) (err error) {
 	s.kv, err = pebble.Open(pebble.Config{
-		FS: s.fs, Dir: filepath.Join(s.config.Data, metaName), Logger: s.log,
+		FS: s.fs, Dir: filepath.Join(s.config.Data, metaName), MustExist: !s.first(), Logger: s.log,
 		CacheBytes: int64(s.config.Storage.KVCache),
 		OnFatal: func(cause error) {
 			s.broken.Store(&cause)
 			s.log.Error("metadata takes no more writes", "error", cause)
 		},
 	})
+	if errors.Is(err, pebble.ErrMissing) {
+		return fmt.Errorf("%w: %w", ErrNoMetadata, err)
+	}
 	if err == nil {
 		s.onClose("metadata", s.kv.Close)
 	}
 	return err
 }
+
+// first tells whether no start has come as far as bindDrive.
+func (s *Server) first() bool { return s.identity.Drive == drive.UUID{} }
 
 // openDrive formats the drive at the first start only.
 func (s *Server) openDrive(ctx context.Context) error {
@@ -105,10 +112,9 @@ func (s *Server) openDrive(ctx context.Context) error {
 	if c.Grace == 0 {
 		c.Grace = -1 // none; its zero value means the default
 	}
-	first := s.identity.Drive == drive.UUID{}
-	if first {
+	if s.first() {
 		_, err := drive.Format(c)
-		// Formatted already, and then killed: it is ours if Open says so.
+		// Formatted already, and then killed: it is ours if Open and the metadata say so.
 		if err != nil && !errors.Is(err, drive.ErrExist) {
 			return fmt.Errorf("format %s: %w", c.Dir, err)
 		}
@@ -119,14 +125,8 @@ func (s *Server) openDrive(ctx context.Context) error {
 	}
 	s.drive = d
 	s.onClose("drive", d.Close)
-	if !first && d.ID() != s.identity.Drive {
+	if !s.first() && d.ID() != s.identity.Drive {
 		return fmt.Errorf("%s: %w: it is drive %v, want %v", c.Dir, drive.ErrForeign, d.ID(), s.identity.Drive)
-	}
-	if first {
-		s.identity.Drive = d.ID()
-		if err := s.identity.save(s.config.Data); err != nil {
-			return err
-		}
 	}
 	s.chunks = local.New(local.Options{Drive: d})
 	s.onClose("chunk engine", func() error {
@@ -135,6 +135,26 @@ func (s *Server) openDrive(ctx context.Context) error {
 		return s.chunks.Close(end)
 	})
 	return nil
+}
+
+// bindDrive ties metadata and drive together at the first start, and checks later that they still are
+// the ones. The node file has the drive's id only after that: from then on both must be there.
+func (s *Server) bindDrive(ctx context.Context) error {
+	stats, err := s.drive.Stats()
+	if err != nil {
+		return err
+	}
+	err = meta.Bind(ctx, s.kv, meta.Drives{
+		Set: s.identity.Set, IDs: [][16]byte{s.drive.ID()}, Records: stats.Records, Epoch: s.drive.NewestEpoch(),
+	})
+	if err != nil {
+		return fmt.Errorf("%s and %s: %w", filepath.Join(s.config.Data, metaName), s.config.Drives[0], err)
+	}
+	if !s.first() {
+		return nil
+	}
+	s.identity.Drive = s.drive.ID()
+	return s.identity.save(s.config.Data)
 }
 
 func (s *Server) openStore(ctx context.Context) (err error) {

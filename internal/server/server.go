@@ -3,17 +3,18 @@
 //
 // Called by: cmd/penstock, bench, tests.
 //
-// Start: lock on the data directory → root's key → metadata → drive → store (new epoch) → fabrics →
-// gateway → listeners → background work. Stop: not ready → no new connections → requests in flight
-// finish, up to a limit → fabrics fence what is left → background work ends → chunk engine, drive,
-// metadata and lock close.
+// Start: lock on the data directory → root's key → metadata → drive → binding of the two → store (new
+// epoch) → fabrics → gateway → listeners → background work. Stop: not ready → no new connections →
+// requests in flight finish, up to a limit → fabrics fence what is left → background work ends →
+// chunk engine, drive, metadata and lock close.
 //
 // Invariants:
 //  1. One process has a data directory; a second one gets ErrLocked.
 //  2. New leaves nothing open when it fails.
 //  3. Every goroutine started here has ended when Serve or Close has returned.
-//  4. A drive is formatted only at a node's first start; later, a missing one is an error, since an
-//     unmounted disk must not become an empty store.
+//  4. A drive is formatted and metadata are created only at a node's first start; later, a missing one
+//     of them is an error, since an unmounted disk must not become an empty store. So is a drive that
+//     the metadata do not know, or that is newer than they are: see meta.Bind.
 //
 // What it does not do: flags and files of the configuration (config), signals (cmd), log output (cli).
 package server
@@ -49,6 +50,10 @@ import (
 
 // ErrLocked says that another process has the data directory.
 var ErrLocked = errors.New("server: the data directory is in use by another process")
+
+// ErrNoMetadata says that a node which had metadata has none. Starting without would make an empty
+// store, and every chunk of the drive an orphan.
+var ErrNoMetadata = errors.New("server: the node's metadata are missing")
 
 // errNotReady says why /readyz says no.
 var errNotReady = errors.New("server: not ready")
@@ -116,8 +121,9 @@ func NewOn(ctx context.Context, fs vfs.FS, c config.Config, log *slog.Logger) (*
 	}{
 		{"data directory", s.openData}, {"root's key", s.openRoot}, {"buffers", s.openArena},
 		{"metadata", s.openMeta},
-		{"drive", s.openDrive}, {"store", s.openStore}, {"fabrics", s.openFabrics}, {"access keys", s.openKeys},
-		{"gateway", s.openGateway}, {"listeners", s.listen},
+		{"drive", s.openDrive}, {"metadata for the drive", s.bindDrive}, {"store", s.openStore},
+		{"fabrics", s.openFabrics}, {"access keys", s.openKeys}, {"gateway", s.openGateway},
+		{"listeners", s.listen},
 	}
 	for _, step := range steps {
 		if err := step.open(ctx); err != nil {

@@ -156,6 +156,59 @@ func (x *Epoch) GetStartedNs() int64 {
 	return 0
 }
 
+// Binding says which set of drives the metadata belong to.
+type Binding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Set           []byte                 `protobuf:"bytes,1,opt,name=set" json:"set,omitempty"`       // 16 bytes, as in the superblock of each drive
+	Drives        [][]byte               `protobuf:"bytes,2,rep,name=drives" json:"drives,omitempty"` // 16 bytes each
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Binding) Reset() {
+	*x = Binding{}
+	mi := &file_meta_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Binding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Binding) ProtoMessage() {}
+
+func (x *Binding) ProtoReflect() protoreflect.Message {
+	mi := &file_meta_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Binding.ProtoReflect.Descriptor instead.
+func (*Binding) Descriptor() ([]byte, []int) {
+	return file_meta_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Binding) GetSet() []byte {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *Binding) GetDrives() [][]byte {
+	if x != nil {
+		return x.Drives
+	}
+	return nil
+}
+
 // Bucket is found by name. The id is new with every creation, so it is the bucket's generation too.
 type Bucket struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -169,7 +222,7 @@ type Bucket struct {
 
 func (x *Bucket) Reset() {
 	*x = Bucket{}
-	mi := &file_meta_proto_msgTypes[3]
+	mi := &file_meta_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -181,7 +234,7 @@ func (x *Bucket) String() string {
 func (*Bucket) ProtoMessage() {}
 
 func (x *Bucket) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[3]
+	mi := &file_meta_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -194,7 +247,7 @@ func (x *Bucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bucket.ProtoReflect.Descriptor instead.
 func (*Bucket) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{3}
+	return file_meta_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Bucket) GetId() uint64 {
@@ -237,7 +290,7 @@ type Checksum struct {
 
 func (x *Checksum) Reset() {
 	*x = Checksum{}
-	mi := &file_meta_proto_msgTypes[4]
+	mi := &file_meta_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -249,7 +302,7 @@ func (x *Checksum) String() string {
 func (*Checksum) ProtoMessage() {}
 
 func (x *Checksum) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[4]
+	mi := &file_meta_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -262,7 +315,7 @@ func (x *Checksum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checksum.ProtoReflect.Descriptor instead.
 func (*Checksum) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{4}
+	return file_meta_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Checksum) GetAlgorithm() string {
@@ -305,7 +358,7 @@ type ObjectMeta struct {
 
 func (x *ObjectMeta) Reset() {
 	*x = ObjectMeta{}
-	mi := &file_meta_proto_msgTypes[5]
+	mi := &file_meta_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -317,7 +370,7 @@ func (x *ObjectMeta) String() string {
 func (*ObjectMeta) ProtoMessage() {}
 
 func (x *ObjectMeta) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[5]
+	mi := &file_meta_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -330,7 +383,7 @@ func (x *ObjectMeta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectMeta.ProtoReflect.Descriptor instead.
 func (*ObjectMeta) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{5}
+	return file_meta_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ObjectMeta) GetContentType() string {
@@ -417,7 +470,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_meta_proto_msgTypes[6]
+	mi := &file_meta_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +482,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[6]
+	mi := &file_meta_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +495,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{6}
+	return file_meta_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Chunk) GetId() []byte {
@@ -493,7 +546,7 @@ type Payload struct {
 
 func (x *Payload) Reset() {
 	*x = Payload{}
-	mi := &file_meta_proto_msgTypes[7]
+	mi := &file_meta_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -505,7 +558,7 @@ func (x *Payload) String() string {
 func (*Payload) ProtoMessage() {}
 
 func (x *Payload) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[7]
+	mi := &file_meta_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -518,7 +571,7 @@ func (x *Payload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Payload.ProtoReflect.Descriptor instead.
 func (*Payload) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{7}
+	return file_meta_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Payload) GetOwner() []byte {
@@ -553,7 +606,7 @@ type ChunkPage struct {
 
 func (x *ChunkPage) Reset() {
 	*x = ChunkPage{}
-	mi := &file_meta_proto_msgTypes[8]
+	mi := &file_meta_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +618,7 @@ func (x *ChunkPage) String() string {
 func (*ChunkPage) ProtoMessage() {}
 
 func (x *ChunkPage) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[8]
+	mi := &file_meta_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +631,7 @@ func (x *ChunkPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkPage.ProtoReflect.Descriptor instead.
 func (*ChunkPage) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{8}
+	return file_meta_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ChunkPage) GetEpoch() uint64 {
@@ -611,7 +664,7 @@ type Manifest struct {
 
 func (x *Manifest) Reset() {
 	*x = Manifest{}
-	mi := &file_meta_proto_msgTypes[9]
+	mi := &file_meta_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +676,7 @@ func (x *Manifest) String() string {
 func (*Manifest) ProtoMessage() {}
 
 func (x *Manifest) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[9]
+	mi := &file_meta_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +689,7 @@ func (x *Manifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Manifest.ProtoReflect.Descriptor instead.
 func (*Manifest) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{9}
+	return file_meta_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Manifest) GetUpload() []byte {
@@ -698,7 +751,7 @@ type Version struct {
 
 func (x *Version) Reset() {
 	*x = Version{}
-	mi := &file_meta_proto_msgTypes[10]
+	mi := &file_meta_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +763,7 @@ func (x *Version) String() string {
 func (*Version) ProtoMessage() {}
 
 func (x *Version) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[10]
+	mi := &file_meta_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +776,7 @@ func (x *Version) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Version.ProtoReflect.Descriptor instead.
 func (*Version) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{10}
+	return file_meta_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Version) GetSize() int64 {
@@ -793,7 +846,7 @@ type Head struct {
 
 func (x *Head) Reset() {
 	*x = Head{}
-	mi := &file_meta_proto_msgTypes[11]
+	mi := &file_meta_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +858,7 @@ func (x *Head) String() string {
 func (*Head) ProtoMessage() {}
 
 func (x *Head) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[11]
+	mi := &file_meta_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +871,7 @@ func (x *Head) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Head.ProtoReflect.Descriptor instead.
 func (*Head) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{11}
+	return file_meta_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Head) GetSequence() uint64 {
@@ -848,7 +901,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_meta_proto_msgTypes[12]
+	mi := &file_meta_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +913,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[12]
+	mi := &file_meta_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +926,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{12}
+	return file_meta_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Owner) GetEpoch() uint64 {
@@ -918,7 +971,7 @@ type Upload struct {
 
 func (x *Upload) Reset() {
 	*x = Upload{}
-	mi := &file_meta_proto_msgTypes[13]
+	mi := &file_meta_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +983,7 @@ func (x *Upload) String() string {
 func (*Upload) ProtoMessage() {}
 
 func (x *Upload) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[13]
+	mi := &file_meta_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +996,7 @@ func (x *Upload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Upload.ProtoReflect.Descriptor instead.
 func (*Upload) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{13}
+	return file_meta_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Upload) GetInitiatedNs() int64 {
@@ -996,7 +1049,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_meta_proto_msgTypes[14]
+	mi := &file_meta_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1008,7 +1061,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[14]
+	mi := &file_meta_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1021,7 +1074,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{14}
+	return file_meta_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Part) GetSize() int64 {
@@ -1079,7 +1132,7 @@ type Completed struct {
 
 func (x *Completed) Reset() {
 	*x = Completed{}
-	mi := &file_meta_proto_msgTypes[15]
+	mi := &file_meta_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1144,7 @@ func (x *Completed) String() string {
 func (*Completed) ProtoMessage() {}
 
 func (x *Completed) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[15]
+	mi := &file_meta_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1157,7 @@ func (x *Completed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completed.ProtoReflect.Descriptor instead.
 func (*Completed) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{15}
+	return file_meta_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Completed) GetBucket() uint64 {
@@ -1152,7 +1205,7 @@ type Garbage struct {
 
 func (x *Garbage) Reset() {
 	*x = Garbage{}
-	mi := &file_meta_proto_msgTypes[16]
+	mi := &file_meta_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1217,7 @@ func (x *Garbage) String() string {
 func (*Garbage) ProtoMessage() {}
 
 func (x *Garbage) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[16]
+	mi := &file_meta_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1230,7 @@ func (x *Garbage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Garbage.ProtoReflect.Descriptor instead.
 func (*Garbage) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{16}
+	return file_meta_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Garbage) GetWhat() isGarbage_What {
@@ -1278,7 +1331,7 @@ type PartList struct {
 
 func (x *PartList) Reset() {
 	*x = PartList{}
-	mi := &file_meta_proto_msgTypes[17]
+	mi := &file_meta_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1343,7 @@ func (x *PartList) String() string {
 func (*PartList) ProtoMessage() {}
 
 func (x *PartList) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[17]
+	mi := &file_meta_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1356,7 @@ func (x *PartList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartList.ProtoReflect.Descriptor instead.
 func (*PartList) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{17}
+	return file_meta_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PartList) GetUpload() []byte {
@@ -1340,7 +1393,7 @@ type AccessKey struct {
 
 func (x *AccessKey) Reset() {
 	*x = AccessKey{}
-	mi := &file_meta_proto_msgTypes[18]
+	mi := &file_meta_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1405,7 @@ func (x *AccessKey) String() string {
 func (*AccessKey) ProtoMessage() {}
 
 func (x *AccessKey) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[18]
+	mi := &file_meta_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1418,7 @@ func (x *AccessKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccessKey.ProtoReflect.Descriptor instead.
 func (*AccessKey) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{18}
+	return file_meta_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AccessKey) GetSecret() string {
@@ -1408,7 +1461,10 @@ const file_meta_proto_rawDesc = "" +
 	"\x05value\x18\x01 \x01(\x04R\x05value\"&\n" +
 	"\x05Epoch\x12\x1d\n" +
 	"\n" +
-	"started_ns\x18\x01 \x01(\x03R\tstartedNs\"l\n" +
+	"started_ns\x18\x01 \x01(\x03R\tstartedNs\"3\n" +
+	"\aBinding\x12\x10\n" +
+	"\x03set\x18\x01 \x01(\fR\x03set\x12\x16\n" +
+	"\x06drives\x18\x02 \x03(\fR\x06drives\"l\n" +
 	"\x06Bucket\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
 	"\n" +
@@ -1526,46 +1582,47 @@ func file_meta_proto_rawDescGZIP() []byte {
 	return file_meta_proto_rawDescData
 }
 
-var file_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_meta_proto_goTypes = []any{
 	(*Format)(nil),     // 0: penstock.meta.Format
 	(*Counter)(nil),    // 1: penstock.meta.Counter
 	(*Epoch)(nil),      // 2: penstock.meta.Epoch
-	(*Bucket)(nil),     // 3: penstock.meta.Bucket
-	(*Checksum)(nil),   // 4: penstock.meta.Checksum
-	(*ObjectMeta)(nil), // 5: penstock.meta.ObjectMeta
-	(*Chunk)(nil),      // 6: penstock.meta.Chunk
-	(*Payload)(nil),    // 7: penstock.meta.Payload
-	(*ChunkPage)(nil),  // 8: penstock.meta.ChunkPage
-	(*Manifest)(nil),   // 9: penstock.meta.Manifest
-	(*Version)(nil),    // 10: penstock.meta.Version
-	(*Head)(nil),       // 11: penstock.meta.Head
-	(*Owner)(nil),      // 12: penstock.meta.Owner
-	(*Upload)(nil),     // 13: penstock.meta.Upload
-	(*Part)(nil),       // 14: penstock.meta.Part
-	(*Completed)(nil),  // 15: penstock.meta.Completed
-	(*Garbage)(nil),    // 16: penstock.meta.Garbage
-	(*PartList)(nil),   // 17: penstock.meta.PartList
-	(*AccessKey)(nil),  // 18: penstock.meta.AccessKey
-	nil,                // 19: penstock.meta.ObjectMeta.UserEntry
-	nil,                // 20: penstock.meta.ObjectMeta.TagsEntry
+	(*Binding)(nil),    // 3: penstock.meta.Binding
+	(*Bucket)(nil),     // 4: penstock.meta.Bucket
+	(*Checksum)(nil),   // 5: penstock.meta.Checksum
+	(*ObjectMeta)(nil), // 6: penstock.meta.ObjectMeta
+	(*Chunk)(nil),      // 7: penstock.meta.Chunk
+	(*Payload)(nil),    // 8: penstock.meta.Payload
+	(*ChunkPage)(nil),  // 9: penstock.meta.ChunkPage
+	(*Manifest)(nil),   // 10: penstock.meta.Manifest
+	(*Version)(nil),    // 11: penstock.meta.Version
+	(*Head)(nil),       // 12: penstock.meta.Head
+	(*Owner)(nil),      // 13: penstock.meta.Owner
+	(*Upload)(nil),     // 14: penstock.meta.Upload
+	(*Part)(nil),       // 15: penstock.meta.Part
+	(*Completed)(nil),  // 16: penstock.meta.Completed
+	(*Garbage)(nil),    // 17: penstock.meta.Garbage
+	(*PartList)(nil),   // 18: penstock.meta.PartList
+	(*AccessKey)(nil),  // 19: penstock.meta.AccessKey
+	nil,                // 20: penstock.meta.ObjectMeta.UserEntry
+	nil,                // 21: penstock.meta.ObjectMeta.TagsEntry
 }
 var file_meta_proto_depIdxs = []int32{
-	19, // 0: penstock.meta.ObjectMeta.user:type_name -> penstock.meta.ObjectMeta.UserEntry
-	20, // 1: penstock.meta.ObjectMeta.tags:type_name -> penstock.meta.ObjectMeta.TagsEntry
-	6,  // 2: penstock.meta.Payload.chunks:type_name -> penstock.meta.Chunk
-	6,  // 3: penstock.meta.ChunkPage.chunks:type_name -> penstock.meta.Chunk
-	4,  // 4: penstock.meta.Version.checksums:type_name -> penstock.meta.Checksum
-	5,  // 5: penstock.meta.Version.meta:type_name -> penstock.meta.ObjectMeta
-	7,  // 6: penstock.meta.Version.payload:type_name -> penstock.meta.Payload
-	9,  // 7: penstock.meta.Version.manifest:type_name -> penstock.meta.Manifest
-	10, // 8: penstock.meta.Head.current:type_name -> penstock.meta.Version
-	5,  // 9: penstock.meta.Upload.meta:type_name -> penstock.meta.ObjectMeta
-	4,  // 10: penstock.meta.Part.checksums:type_name -> penstock.meta.Checksum
-	7,  // 11: penstock.meta.Part.payload:type_name -> penstock.meta.Payload
-	10, // 12: penstock.meta.Completed.version:type_name -> penstock.meta.Version
-	7,  // 13: penstock.meta.Garbage.payload:type_name -> penstock.meta.Payload
-	17, // 14: penstock.meta.Garbage.parts:type_name -> penstock.meta.PartList
+	20, // 0: penstock.meta.ObjectMeta.user:type_name -> penstock.meta.ObjectMeta.UserEntry
+	21, // 1: penstock.meta.ObjectMeta.tags:type_name -> penstock.meta.ObjectMeta.TagsEntry
+	7,  // 2: penstock.meta.Payload.chunks:type_name -> penstock.meta.Chunk
+	7,  // 3: penstock.meta.ChunkPage.chunks:type_name -> penstock.meta.Chunk
+	5,  // 4: penstock.meta.Version.checksums:type_name -> penstock.meta.Checksum
+	6,  // 5: penstock.meta.Version.meta:type_name -> penstock.meta.ObjectMeta
+	8,  // 6: penstock.meta.Version.payload:type_name -> penstock.meta.Payload
+	10, // 7: penstock.meta.Version.manifest:type_name -> penstock.meta.Manifest
+	11, // 8: penstock.meta.Head.current:type_name -> penstock.meta.Version
+	6,  // 9: penstock.meta.Upload.meta:type_name -> penstock.meta.ObjectMeta
+	5,  // 10: penstock.meta.Part.checksums:type_name -> penstock.meta.Checksum
+	8,  // 11: penstock.meta.Part.payload:type_name -> penstock.meta.Payload
+	11, // 12: penstock.meta.Completed.version:type_name -> penstock.meta.Version
+	8,  // 13: penstock.meta.Garbage.payload:type_name -> penstock.meta.Payload
+	18, // 14: penstock.meta.Garbage.parts:type_name -> penstock.meta.PartList
 	15, // [15:15] is the sub-list for method output_type
 	15, // [15:15] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name
@@ -1578,7 +1635,7 @@ func file_meta_proto_init() {
 	if File_meta_proto != nil {
 		return
 	}
-	file_meta_proto_msgTypes[16].OneofWrappers = []any{
+	file_meta_proto_msgTypes[17].OneofWrappers = []any{
 		(*Garbage_Payload)(nil),
 		(*Garbage_Upload)(nil),
 		(*Garbage_Parts)(nil),
@@ -1591,7 +1648,7 @@ func file_meta_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meta_proto_rawDesc), len(file_meta_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

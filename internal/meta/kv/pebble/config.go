@@ -18,6 +18,8 @@ type Config struct {
 	// FS holds the files; Dir is the engine's own directory in it, created when missing.
 	FS  vfs.FS
 	Dir string
+	// MustExist refuses, with ErrMissing, a Dir without an engine instead of creating one there.
+	MustExist bool
 	// CacheBytes is for the cache of uncompressed blocks. 0 means DefaultCacheBytes. Unflushed
 	// writes come on top of it: 64 MiB, and another 64 MiB when flushing falls behind.
 	CacheBytes int64

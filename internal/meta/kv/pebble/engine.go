@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -14,6 +15,9 @@ import (
 	"github.com/penstock-store/penstock/internal/meta/kv"
 	"github.com/penstock-store/penstock/internal/vfs/pebblefs"
 )
+
+// ErrMissing says that there is no engine where one must be. Nothing was removed.
+var ErrMissing = errors.New("pebble: no engine in the directory")
 
 // Engine is an open engine. Safe for concurrent use.
 type Engine struct {
@@ -78,6 +82,9 @@ func openPebble(cfg Config, g *guard) (db *pdb.DB, err error) {
 		}
 	}()
 	db, err = pdb.Open(cfg.Dir, options(cfg, g, logger{log: cfg.Logger, guard: g}))
+	if errors.Is(err, pdb.ErrDBDoesNotExist) {
+		return nil, fmt.Errorf("%w: %w", ErrMissing, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/penstock-store/penstock/internal/meta/kv"
+	"github.com/penstock-store/penstock/internal/vfs/crashfs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,5 +65,45 @@ func TestCounterWithoutConflict(t *testing.T) {
 	defer s.Close()
 	if v, err := s.Get(ctx, key); err != nil || string(v) != "1280" {
 		t.Fatalf("counter is %q, %v", v, err)
+	}
+}
+
+// TestMustExist: an engine whose manifest cannot be found is not made anew, which would remove its
+// tables as garbage.
+func TestMustExist(t *testing.T) {
+	fs := crashfs.New(crashfs.Options{})
+	cfg := Config{FS: fs, Dir: "meta", MustExist: true}
+	if _, err := Open(cfg); !errors.Is(err, ErrMissing) {
+		t.Fatalf("got %v", err)
+	}
+	e, err := Open(Config{FS: fs, Dir: "meta"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(writeOne(t.Context(), e, 1), e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	names := func() []string {
+		t.Helper()
+		all, err := fs.List("meta")
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(all)
+		return all
+	}
+	for _, n := range names() {
+		if strings.HasPrefix(n, "marker.manifest") {
+			if err := fs.Remove("meta/" + n); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	before := names()
+	if _, err := Open(cfg); !errors.Is(err, ErrMissing) {
+		t.Fatalf("got %v", err)
+	}
+	if after := names(); !slices.Equal(before, after) {
+		t.Fatalf("%v became %v", before, after)
 	}
 }

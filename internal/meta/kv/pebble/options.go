@@ -47,6 +47,7 @@ const (
 func options(cfg Config, g *guard, l logger) *pdb.Options {
 	o := &pdb.Options{
 		FS:                          g,
+		ErrorIfNotExists:            cfg.MustExist,
 		CacheSize:                   cfg.CacheBytes + steadyMemTables*memTableBytes,
 		FormatMajorVersion:          formatVersion,
 		MemTableSize:                memTableBytes,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"testing"
 
@@ -219,6 +220,7 @@ func TestNoCommitOnceTheContextEnded(t *testing.T) {
 type doubtful struct {
 	kv.Engine
 	commit, armed bool
+	died          func() error // makes the report; nil: kv.ErrClosed
 }
 
 func (d *doubtful) Txn(ctx context.Context, fn func(kv.Tx) error) error {
@@ -235,6 +237,9 @@ func (d *doubtful) Txn(ctx context.Context, fn func(kv.Tx) error) error {
 		return nil
 	})
 	if err == nil || errors.Is(err, errTest) {
+		if d.died != nil {
+			return d.died()
+		}
 		return kv.ErrClosed
 	}
 	return err
@@ -265,6 +270,27 @@ func TestUnknownOutcomeKeepsChunks(t *testing.T) {
 		} else if n := f.chunkCount(t); n != 0 || f.get(t, "key") != nil {
 			t.Fatalf("%d chunks", n)
 		}
+	}
+}
+
+// TestUnknownOutcomeAfterTheContext: the engine died in the commit while the request ended, even with an
+// error that looks like the cause of that end. Not knowing comes first.
+func TestUnknownOutcomeAfterTheContext(t *testing.T) {
+	f := newFixture(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	d := &doubtful{Engine: f.kv, commit: true}
+	f.start(t, f.mem, func(o *store.Options) { o.KV = d })
+	d.armed = true
+	d.died = func() error {
+		cancel(errTest)
+		return fmt.Errorf("%w: %w", kv.ErrClosed, errTest)
+	}
+	body := pattern(chunkBytes, 1)
+	_, err := f.direct.Put(ctx, model.Put{Key: "key", Body: body})
+	wantError(t, err, store.ErrUnavailable)
+	f.start(t, f.mem) // the next process
+	if !bytes.Equal(f.get(t, "key"), body) {
+		t.Fatal("the object is lost")
 	}
 }
 

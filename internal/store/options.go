@@ -136,6 +136,9 @@ func (s *Store) commit(ctx context.Context, fn func(kv.Tx) error) (unknown bool,
 	}
 	nothing := errors.Is(err, kv.ErrConflict) || errors.Is(err, kv.ErrTooLarge) ||
 		errors.Is(err, kv.ErrUnavailable) || isEnd(ctx, err)
+	if errors.Is(err, kv.ErrClosed) {
+		nothing = false // whatever else the chain of a dead engine's error holds
+	}
 	return reached && !nothing, wrap(err)
 }
 

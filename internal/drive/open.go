@@ -69,7 +69,7 @@ func Format(cfg Config) (UUID, error) {
 
 func format(cfg *Config) (UUID, error) {
 	fs := cfg.FS
-	if err := fs.MkdirAll(cfg.Dir); err != nil {
+	if err := vfs.MakeDir(fs, cfg.Dir); err != nil {
 		return UUID{}, err
 	}
 	names, err := fs.List(cfg.Dir)
@@ -103,12 +103,7 @@ func format(cfg *Config) (UUID, error) {
 	if err := fs.Rename(tmp, path.Join(cfg.Dir, superblockName)); err != nil {
 		return UUID{}, err
 	}
-	for _, dir := range []string{cfg.Dir, path.Dir(cfg.Dir)} {
-		if err := fs.SyncDir(dir); err != nil {
-			return UUID{}, err
-		}
-	}
-	return sb.drive, nil
+	return sb.drive, fs.SyncDir(cfg.Dir)
 }
 
 // writeFile makes a file durable, its name excepted.

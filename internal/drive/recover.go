@@ -28,7 +28,7 @@ type recovery struct {
 // recover opens the index and brings it and the segments together.
 func (d *Drive) recover(ctx context.Context) error {
 	segments := path.Join(d.cfg.Dir, segmentsDir)
-	if err := d.cfg.FS.MkdirAll(segments); err != nil {
+	if err := vfs.MakeDir(d.cfg.FS, segments); err != nil { // it is there, unless somebody took it away
 		return err
 	}
 	r := &recovery{

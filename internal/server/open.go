@@ -33,10 +33,7 @@ const (
 
 func (s *Server) openData(context.Context) error {
 	dir := s.config.Data
-	if err := s.fs.MkdirAll(dir); err != nil {
-		return err
-	}
-	if err := s.fs.SyncDir(filepath.Dir(filepath.Clean(dir))); err != nil {
+	if err := vfs.MakeDir(s.fs, dir); err != nil {
 		return err
 	}
 	lock, err := s.fs.Lock(filepath.Join(dir, lockName))

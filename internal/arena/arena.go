@@ -68,9 +68,9 @@ func New(o Options) (*Arena, error) {
 	a := &Arena{memory: memory, shares: make(map[string]*Share, len(o.Shares))}
 	rest := memory
 	for _, so := range o.Shares {
-		s := &Share{name: so.Name, wait: o.Wait, bufferBytes: so.BufferBytes, free: make(chan *slot, so.Buffers)}
+		s := &Share{name: so.Name, wait: o.Wait, bufferBytes: so.BufferBytes, free: newStack(so.Buffers)}
 		for range so.Buffers {
-			s.free <- &slot{share: s, memory: rest[:so.BufferBytes:so.BufferBytes]}
+			s.free.push(&slot{share: s, memory: rest[:so.BufferBytes:so.BufferBytes]})
 			rest = rest[so.BufferBytes:]
 		}
 		a.shares[so.Name] = s
@@ -106,7 +106,7 @@ type Share struct {
 	name        string
 	wait        time.Duration
 	bufferBytes int
-	free        chan *slot
+	free        *stack
 	waits       atomic.Int64
 	refusals    atomic.Int64
 }
@@ -120,6 +120,43 @@ type slot struct {
 	out      atomic.Bool
 }
 
+// stack is the free buffers of a share. The one that came home last is handed out first: its memory
+// is in the caches, and buffers that were never needed are never faulted in.
+type stack struct {
+	ready chan struct{} // one token per buffer in free
+	mu    sync.Mutex
+	free  []*slot // guarded by mu
+}
+
+func newStack(most int) *stack {
+	return &stack{ready: make(chan struct{}, most), free: make([]*slot, 0, most)}
+}
+
+func (s *stack) push(p *slot) {
+	s.mu.Lock()
+	s.free = append(s.free, p)
+	s.mu.Unlock()
+	s.ready <- struct{}{}
+}
+
+// pop is called by whoever holds a token, so that there is a buffer.
+func (s *stack) pop() *slot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.free[len(s.free)-1]
+	s.free = s.free[:len(s.free)-1]
+	return p
+}
+
+func (s *stack) tryPop() *slot {
+	select {
+	case <-s.ready:
+		return s.pop()
+	default:
+		return nil
+	}
+}
+
 // Name is the name given in Options.
 func (s *Share) Name() string { return s.name }
 
@@ -127,10 +164,10 @@ func (s *Share) Name() string { return s.name }
 func (s *Share) BufferBytes() int { return s.bufferBytes }
 
 // InUse is the number of buffers of this share that are out or reserved.
-func (s *Share) InUse() int { return cap(s.free) - len(s.free) }
+func (s *Share) InUse() int { return cap(s.free.ready) - len(s.free.ready) }
 
 // Total is the number of buffers of this share.
-func (s *Share) Total() int { return cap(s.free) }
+func (s *Share) Total() int { return cap(s.free.ready) }
 
 // Waits is how often a caller had to wait for a buffer.
 func (s *Share) Waits() int64 { return s.waits.Load() }
@@ -149,17 +186,15 @@ func (s *Share) Alloc(ctx context.Context) (Buffer, error) {
 }
 
 func (s *Share) take(ctx context.Context) (*slot, error) {
-	select {
-	case p := <-s.free:
+	if p := s.free.tryPop(); p != nil {
 		return p, nil
-	default:
 	}
 	s.waits.Add(1)
 	timer := time.NewTimer(s.wait)
 	defer timer.Stop()
 	select {
-	case p := <-s.free:
-		return p, nil
+	case <-s.free.ready:
+		return s.free.pop(), nil
 	case <-timer.C:
 		s.refusals.Add(1)
 		return nil, fmt.Errorf("share %s: %w", s.name, ErrBusy)
@@ -185,13 +220,12 @@ func (s *Share) Reserve(ctx context.Context, n int) (*Reservation, error) {
 	first.reserved = r
 	r.free <- first
 	for range n - 1 {
-		select {
-		case p := <-s.free:
-			p.reserved = r
-			r.free <- p
-		default:
-			return r, nil
+		p := s.free.tryPop()
+		if p == nil {
+			break
 		}
+		p.reserved = r
+		r.free <- p
 	}
 	return r, nil
 }
@@ -258,7 +292,7 @@ func (r *Reservation) put(p *slot) {
 
 func (p *slot) goHome() {
 	p.reserved = nil
-	p.share.free <- p
+	p.share.free.push(p)
 }
 
 // Buffer is a view of one arena buffer. It is a value: copies and sub-views share the ownership,
@@ -299,5 +333,5 @@ func (b Buffer) Release() {
 		r.put(b.slot)
 		return
 	}
-	b.slot.share.free <- b.slot
+	b.slot.share.free.push(b.slot)
 }

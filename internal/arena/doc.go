@@ -15,7 +15,7 @@
 //     ended: a NIC or a stuck disk read may still use it.
 //  3. Buffer memory is page aligned and its length is a multiple of the page size and of 64 KiB.
 //
-// Lock order: a reservation's mutex is a leaf.
+// Lock order: a reservation's mutex, then that of a share's free buffers.
 //
 // What it does not do: verification, I/O, registration with devices (fabrics do that through
 // Arena.Memory).

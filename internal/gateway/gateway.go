@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -102,6 +103,8 @@ type Gateway struct {
 	log       *slog.Logger
 
 	inFlight atomic.Int64
+	bodies   atomic.Int64 // answers whose payload goes out over HTTP now
+	cores    int
 	draining atomic.Bool
 	idBase   uint64
 	idNext   atomic.Uint64
@@ -125,7 +128,8 @@ func New(o Options) (*Gateway, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	g := &Gateway{o: o, documents: semaphore.NewWeighted(o.Limits.DocumentBytes), metrics: o.Metrics, log: o.Log}
+	g := &Gateway{o: o, documents: semaphore.NewWeighted(o.Limits.DocumentBytes), metrics: o.Metrics, log: o.Log,
+		cores: runtime.GOMAXPROCS(0)}
 	g.verifier = s3.NewVerifier(s3.VerifierConfig{Lookup: g.secret, Regions: []string{o.AWSRegion}, Now: o.Now})
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never returns an error

@@ -196,7 +196,9 @@ func (c *call) sendBody(ctx context.Context, obj *store.Object, s *selection) er
 		return err
 	}
 	defer reservation.Close()
-	dst := sink.NewHTTP(&lateHeader{c: c, status: s.status()}, reservation, s.len)
+	overlap := c.g.bodies.Add(1) <= int64(c.g.cores)
+	defer c.g.bodies.Add(-1)
+	dst := sink.NewHTTP(&lateHeader{c: c, status: s.status()}, reservation, s.len, overlap)
 	err = obj.Read(ctx, 0, s.len, dst)
 	if doneErr := dst.Done(ctx); err == nil {
 		err = doneErr

@@ -13,8 +13,9 @@ import (
 // tighter bound; it only keeps Deliver from blocking while there are buffers.
 const queueDepth = 4
 
-// mover moves delivered buffers in worker goroutines that it starts when they are needed. The last
-// delivery of a payload that fits one buffer is moved by the caller itself: most answers are small.
+// mover moves delivered buffers in worker goroutines that it starts when they are needed, or, with no
+// workers, in the caller's. The last delivery of a payload that fits one buffer is moved by the caller
+// in any case: most answers are small.
 type mover struct {
 	move    func(ctx context.Context, off int64, p arena.Buffer) error
 	from    *arena.Reservation
@@ -62,7 +63,7 @@ func (m *mover) Deliver(ctx context.Context, off int64, b arena.Buffer) error {
 		return err
 	}
 	d := delivery{ctx, off, b}
-	if m.started == 0 && off+int64(b.Len()) == m.size {
+	if m.workers == 0 || m.started == 0 && off+int64(b.Len()) == m.size {
 		m.one(d)
 		return m.failed()
 	}

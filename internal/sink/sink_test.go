@@ -27,7 +27,11 @@ func TestSinksMoveEveryByte(t *testing.T) {
 				for name, made := range map[string]func(r *arena.Reservation) (sink.Sink, func() []byte){
 					"http": func(r *arena.Reservation) (sink.Sink, func() []byte) {
 						w := &slowWriter{failAfter: -1}
-						return sink.NewHTTP(w, r, int64(n)), w.Bytes
+						return sink.NewHTTP(w, r, int64(n), false), w.Bytes
+					},
+					"http overlapped": func(r *arena.Reservation) (sink.Sink, func() []byte) {
+						w := &slowWriter{failAfter: -1}
+						return sink.NewHTTP(w, r, int64(n), true), w.Bytes
 					},
 					"remote": func(r *arena.Reservation) (sink.Sink, func() []byte) {
 						w := newWindow(n)
@@ -71,7 +75,7 @@ func TestHTTPClientFailsAnywhere(t *testing.T) {
 			t.Run("", func(t *testing.T) {
 				ctx := newContext(t)
 				w := &slowWriter{failAfter: after}
-				dst := sink.NewHTTP(w, newReservation(t, buffers), int64(len(p)))
+				dst := sink.NewHTTP(w, newReservation(t, buffers), int64(len(p)), buffers == 2)
 				_ = deliver(ctx, dst, p, full) // may end early or not: deliveries complete later
 				if err := dst.Done(ctx); !errors.Is(err, errModel) {
 					t.Errorf("failing after %d bytes: got %v, want the writer's error", after, err)
@@ -152,7 +156,7 @@ func TestAHangingRemoteWriteDoesNotHoldDone(t *testing.T) {
 func TestABlockedHTTPClient(t *testing.T) {
 	w := &slowWriter{failAfter: -1, block: make(chan struct{}), blocked: make(chan struct{})}
 	ctx, cancel := context.WithCancel(newContext(t))
-	dst := sink.NewHTTP(w, newReservation(t, 1), 3*full)
+	dst := sink.NewHTTP(w, newReservation(t, 1), 3*full, true)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := deliver(ctx, dst, randomBytes(3*full), full); !errors.Is(err, context.Canceled) {
@@ -175,7 +179,7 @@ func TestDoneMissesBytes(t *testing.T) {
 	w := newWindow(10)
 	m := &mappedWindow{window: w}
 	for _, dst := range []sink.Sink{
-		sink.NewHTTP(&slowWriter{failAfter: -1}, r, 10), sink.NewRemote(w, r, 10), sink.NewMapped(m, r, 10),
+		sink.NewHTTP(&slowWriter{failAfter: -1}, r, 10, true), sink.NewRemote(w, r, 10), sink.NewMapped(m, r, 10),
 	} {
 		if err := deliver(ctx, dst, randomBytes(9), 9); err != nil {
 			t.Fatal(err)

@@ -86,7 +86,7 @@ func TestFloorsMoveTheirBytes(t *testing.T) {
 	for _, task := range []Task{
 		{Name: "r", Kind: FloorRead, ObjectBytes: 1<<20 + 100, Objects: 2, InFlight: 2, Ops: 4, Dir: dir},
 		{Name: "w", Kind: FloorWrite, ObjectBytes: 8 << 20, InFlight: 2, Ops: 3, Dir: dir},
-		{Name: "t", Kind: FloorTCP, ObjectBytes: 3<<20 + 1, InFlight: 2, Ops: 4},
+		{Name: "t", Kind: FloorTCP, ObjectBytes: 3<<20 + 1, Objects: 3, InFlight: 2, Ops: 4},
 		{Name: "m", Kind: FloorMD5, ObjectBytes: 1 << 20, InFlight: 1, Ops: 2},
 	} {
 		w := &worker{}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -19,7 +20,7 @@ import (
 const (
 	pieceBytes = 64 << 10 // what is read and summed at once, while it is in the cache
 	writeBytes = 4 << 20  // of one O_DIRECT write
-	copyBytes  = 1 << 20  // of one write to and read from a loopback socket
+	copyBytes  = 1 << 20  // of one write to a loopback socket
 )
 
 // fill writes random bytes that no layer can compress.
@@ -108,7 +109,7 @@ func prepareRead(t Task) (_ runner, err error) {
 			return runner{}, err
 		}
 	}
-	return runner{op, stop}, nil
+	return runner{op: op, close: stop}, nil
 }
 
 // prepareWrite preallocates one file as a drive preallocates its segments. An operation writes one
@@ -156,71 +157,116 @@ func prepareWrite(t Task) (_ runner, err error) {
 		}
 		return t.ObjectBytes, unix.Fdatasync(fd)
 	}
-	return runner{op, stop}, nil
+	return runner{op: op, close: stop}, nil
 }
 
-// prepareTCP opens one loopback connection per slot. An operation asks for one object's bytes, which
-// the other end sends from memory.
+// prepareTCP opens one loopback connection per slot to a process of its own, as a client has to a node.
+// An operation asks for one object, which the other process sends from memory into the slot's window.
+// Objects and windows are as many and as long as those of the GETs that are compared with it: a small
+// buffer sent again and again would stay in the cache.
 func prepareTCP(t Task) (_ runner, err error) {
+	var sender pool
+	var conns []net.Conn
+	var windows []byte
+	stop := func() {
+		for _, c := range conns {
+			_ = c.Close() // nothing is under way
+		}
+		sender.stop()
+		if windows != nil {
+			_ = unix.Munmap(windows)
+		}
+	}
+	defer func() {
+		if err != nil {
+			stop()
+			err = fmt.Errorf("bench: loopback: %w", err)
+		}
+	}()
+	if err := sender.grow(1); err != nil {
+		return runner{}, err
+	}
+	ask := t
+	ask.Kind = floorTCPSender
+	if err := sender.workers[0].send(request{Task: &ask}); err != nil {
+		return runner{}, err
+	}
+	ready, err := sender.workers[0].receive()
+	if err != nil {
+		return runner{}, err
+	}
+	for range t.InFlight {
+		c, err := net.Dial("tcp", ready.Address)
+		if err != nil {
+			return runner{}, err
+		}
+		conns = append(conns, c)
+	}
+	if windows, err = mapMemory(pages(t.ObjectBytes*int64(t.InFlight)), true); err != nil {
+		return runner{}, err
+	}
+	op := func(_ context.Context, slot, i int) (int64, error) {
+		if _, err := conns[slot].Write([]byte{byte(i % t.Objects)}); err != nil {
+			return 0, err
+		}
+		_, err := io.ReadFull(conns[slot], windows[int64(slot)*t.ObjectBytes:][:t.ObjectBytes])
+		return t.ObjectBytes, err
+	}
+	return runner{op: op, close: stop}, nil
+}
+
+// pages rounds up to whole pages.
+func pages(n int64) int64 {
+	page := int64(os.Getpagesize())
+	return (n + page - 1) / page * page
+}
+
+// prepareTCPSender is the other end of prepareTCP.
+func prepareTCPSender(t Task) (runner, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return runner{}, fmt.Errorf("bench: loopback: %w", err)
 	}
-	defer listener.Close()
-	var conns []net.Conn
-	stop := func() {
-		for _, c := range conns {
-			_ = c.Close() // its sender ends with it
-		}
+	source, err := mapMemory(pages(t.ObjectBytes*int64(t.Objects)), true)
+	if err != nil {
+		_ = listener.Close()
+		return runner{}, err
 	}
-	source := make([]byte, copyBytes)
 	fill(source)
-	buffers := make([][]byte, t.InFlight)
-	ends := make([]net.Conn, t.InFlight)
-	for i := range t.InFlight {
-		dialled, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			stop()
-			return runner{}, fmt.Errorf("bench: loopback: %w", err)
-		}
-		accepted, err := listener.Accept()
-		if err != nil {
-			stop()
-			return runner{}, fmt.Errorf("bench: loopback: %w", err)
-		}
-		conns = append(conns, dialled, accepted)
-		ends[i], buffers[i] = dialled, make([]byte, copyBytes)
-		go send(accepted, source, t.ObjectBytes)
-	}
-	op := func(_ context.Context, slot, _ int) (int64, error) {
-		if _, err := ends[slot].Write([]byte{1}); err != nil {
-			return 0, err
-		}
-		for left := t.ObjectBytes; left > 0; {
-			n, err := ends[slot].Read(buffers[slot][:min(left, copyBytes)])
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := listener.Accept()
 			if err != nil {
-				return 0, err
+				return // closed
 			}
-			left -= int64(n)
+			serving.Go(func() {
+				defer c.Close()
+				send(c, source, t.ObjectBytes)
+			})
 		}
-		return t.ObjectBytes, nil
+	})
+	stop := func() {
+		_ = listener.Close()
+		serving.Wait()
+		_ = unix.Munmap(source)
 	}
-	return runner{op, stop}, nil
+	return runner{close: stop, address: listener.Addr().String()}, nil
 }
 
-// send answers each byte with n bytes, until the connection is closed.
+// send answers each byte with the object of that number, of n bytes, until the connection is closed.
 func send(c net.Conn, source []byte, n int64) {
 	var ask [1]byte
 	for {
 		if _, err := io.ReadFull(c, ask[:]); err != nil {
 			return
 		}
-		for left := n; left > 0; {
-			sent, err := c.Write(source[:min(left, int64(len(source)))])
+		for object := source[int64(ask[0])*n:][:n]; len(object) > 0; {
+			sent, err := c.Write(object[:min(len(object), copyBytes)])
 			if err != nil {
 				return
 			}
-			left -= int64(sent)
+			object = object[sent:]
 		}
 	}
 }
@@ -237,5 +283,5 @@ func prepareMD5(t Task) (runner, error) {
 		last = md5.Sum(mem)
 		return int64(len(mem)), nil
 	}
-	return runner{op, func() { _ = unix.Munmap(mem); _ = last }}, nil
+	return runner{op: op, close: func() { _ = unix.Munmap(mem); _ = last }}, nil
 }

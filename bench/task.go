@@ -9,12 +9,13 @@ import (
 
 // Kinds of task.
 const (
-	Get        = "get"
-	Put        = "put"
-	FloorRead  = "floor-read"  // pread of 64 KiB pieces from the page cache into a memfd, and CRC64NVME
-	FloorWrite = "floor-write" // O_DIRECT writes of 4 MiB into a preallocated file, fdatasync per 64 MiB
-	FloorTCP   = "floor-tcp"   // copy over loopback TCP connections
-	FloorMD5   = "floor-md5"   // MD5 on one core
+	Get            = "get"
+	Put            = "put"
+	FloorRead      = "floor-read"       // pread of 64 KiB pieces from the page cache into a memfd, and CRC64NVME
+	FloorWrite     = "floor-write"      // O_DIRECT writes of 4 MiB into a preallocated file, fdatasync per 64 MiB
+	FloorTCP       = "floor-tcp"        // copy over loopback TCP connections from another process
+	floorTCPSender = "floor-tcp-sender" // that process
+	FloorMD5       = "floor-md5"        // MD5 on one core
 )
 
 // Task is one thing to measure, for one worker process.
@@ -30,7 +31,7 @@ type Task struct {
 	Seconds     float64 `json:"seconds,omitempty"` // of a task without Ops
 	Bucket      string  `json:"bucket,omitempty"`
 	Prefix      string  `json:"prefix,omitempty"`  // of the keys
-	Verify      bool    `json:"verify,omitempty"`  // compare checksums although the path's default is not to
+	Verify      bool    `json:"verify,omitempty"`  // the client compares checksums once more; the server always has
 	Discard     bool    `json:"discard,omitempty"` // http GET: read the body and drop it
 	// RegionBytes is the client's registered memory, which the windows share; 0: as much as they need.
 	RegionBytes int64  `json:"region_bytes,omitempty"`

@@ -25,15 +25,17 @@ type request struct {
 }
 
 type reply struct {
-	Ready  bool    `json:"ready,omitempty"`
-	Sample *Sample `json:"sample,omitempty"`
-	Error  string  `json:"error,omitempty"`
+	Ready   bool    `json:"ready,omitempty"`
+	Address string  `json:"address,omitempty"` // of a task that serves another one
+	Sample  *Sample `json:"sample,omitempty"`
+	Error   string  `json:"error,omitempty"`
 }
 
 // runner is a prepared task: operation i of the run, in one of the slots.
 type runner struct {
-	op    func(ctx context.Context, slot, i int) (int64, error)
-	close func()
+	op      func(ctx context.Context, slot, i int) (int64, error)
+	close   func()
+	address string // where it serves another task, instead of op
 }
 
 // Work runs tasks from in until its end. It is the body of a worker process.
@@ -69,11 +71,13 @@ func (w *worker) one(ctx context.Context, t Task, dec *json.Decoder, enc *json.E
 		return enc.Encode(reply{Error: err.Error()})
 	}
 	defer run.close()
-	if err := enc.Encode(reply{Ready: true}); err != nil {
+	if err := enc.Encode(reply{Ready: true, Address: run.address}); err != nil {
 		return err
 	}
 	var start request
-	if err := dec.Decode(&start); err != nil {
+	if err := dec.Decode(&start); errors.Is(err, io.EOF) {
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("bench: worker: %w", err)
 	}
 	s, err := measure(ctx, t, run.op)
@@ -154,6 +158,8 @@ func (w *worker) prepare(ctx context.Context, t Task) (runner, error) {
 		return prepareWrite(t)
 	case FloorTCP:
 		return prepareTCP(t)
+	case floorTCPSender:
+		return prepareTCPSender(t)
 	case FloorMD5:
 		return prepareMD5(t)
 	}
@@ -233,7 +239,7 @@ func (t Task) onPath(r client.Result) error {
 }
 
 func get(c *client.Client, t Task, windows []client.Window) func(context.Context, int, int) (int64, error) {
-	opts := client.GetOptions{PartBytes: t.ObjectBytes}
+	opts := client.GetOptions{PartBytes: t.ObjectBytes, Verify: client.VerifyOff}
 	if t.Verify {
 		opts.Verify = client.VerifyOn
 	}

@@ -85,8 +85,8 @@ type Config struct {
 	Set UUID // the set that the drive must belong to
 
 	SegmentBytes   int64         // default DefaultSegmentBytes; at least MinSegmentBytes
-	ReserveBytes   int64         // free space that appends leave; default 1 GiB
-	ReservePercent int           // … or this share of the whole, whichever is more; default 2
+	ReserveBytes   int64         // free space that appends leave …
+	ReservePercent int           // … or this share of the whole, whichever is more; default 1 GiB and 2
 	NoReserve      bool          // for tests: appends may fill the drive
 	Grace          time.Duration // default DefaultGrace; negative for none
 	BufferedWrites bool          // do not try O_DIRECT

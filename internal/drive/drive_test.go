@@ -500,3 +500,27 @@ func TestSpaceReturns(t *testing.T) {
 	}
 	must(t, d.Close())
 }
+
+// TestReserve: what is configured is what is kept free; only the default looks at the size of the disk.
+func TestReserve(t *testing.T) {
+	fs := crashfs.New(crashfs.Options{})
+	space, err := fs.Space("/")
+	must(t, err)
+	for name, tt := range map[string]struct {
+		bytes   int64
+		percent int
+		want    int64
+	}{
+		"default": {0, 0, max(1<<30, space.Total/100*2)},
+		"bytes":   {5 << 20, 0, 5 << 20},
+		"percent": {0, 3, space.Total / 100 * 3},
+		"both":    {1, 1, max(1, space.Total/100)},
+	} {
+		cfg := config(fs, "/"+name)
+		cfg.NoReserve, cfg.ReserveBytes, cfg.ReservePercent = false, tt.bytes, tt.percent
+		s, err := newDrive(t, cfg).Stats()
+		if err != nil || s.Reserve != tt.want {
+			t.Errorf("%s: %d bytes are reserved, want %d (%v)", name, s.Reserve, tt.want, err)
+		}
+	}
+}

@@ -24,11 +24,8 @@ func (c Config) normal() (Config, error) {
 	if c.SegmentBytes == 0 {
 		c.SegmentBytes = DefaultSegmentBytes
 	}
-	if c.ReserveBytes == 0 {
-		c.ReserveBytes = defaultReserveBytes
-	}
-	if c.ReservePercent == 0 {
-		c.ReservePercent = defaultReservePercent
+	if c.ReserveBytes == 0 && c.ReservePercent == 0 {
+		c.ReserveBytes, c.ReservePercent = defaultReserveBytes, defaultReservePercent
 	}
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace

@@ -171,8 +171,11 @@ func (a *app) bench(ctx context.Context, o benchOptions) (err error) {
 	return a.reportBench(report, o.record)
 }
 
-// ownNodeFlags give back the space of overwritten objects soon, so that a run fits on the disk.
-func ownNodeFlags() []string { return []string{"--storage-grace", "1s", "--log-level", "warn"} }
+// ownNodeFlags give back the space of overwritten objects soon and reserve little, so that a run fits
+// on the disk.
+func ownNodeFlags() []string {
+	return []string{"--storage-grace", "1s", "--storage-reserve", "128MiB", "--log-level", "warn"}
+}
 
 func (a *app) runBench(
 	ctx context.Context, o benchOptions, cfg client.Config, tasks []bench.Task, run bench.Options,

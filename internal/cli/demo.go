@@ -105,12 +105,18 @@ func (d *demo) run(ctx context.Context, parent string) (err error) {
 	if err := d.makeTree(ctx, dir); err != nil {
 		return err
 	}
-	d.node, err = bench.StartNode(ctx, bench.NodeOptions{Dir: filepath.Join(dir, "node"), Flags: ownNodeFlags()})
+	d.node, err = bench.StartNode(ctx, bench.NodeOptions{
+		Dir:   filepath.Join(dir, "node"),
+		Flags: append(ownNodeFlags(), "--storage-segment", "256MiB"), // little is preallocated
+	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.node.Stop()) }()
 	if err := d.moveTree(ctx); err != nil {
+		return err
+	}
+	if err := d.clear(ctx); err != nil {
 		return err
 	}
 	if err := d.measure(ctx); err != nil {
@@ -299,6 +305,23 @@ func (c counted) prove(before counted, path string, bytes int64) (string, error)
 	return fmt.Sprintf("%d bytes by %s", bytes, path), nil
 }
 
+// clear removes the tree and the large file: what follows fits on a small disk.
+func (d *demo) clear(ctx context.Context) error {
+	c, err := d.client(client.PathHTTP)
+	if err != nil {
+		return err
+	}
+	keys := make([]string, 0, len(d.files))
+	for _, f := range d.files {
+		keys = append(keys, f.Key)
+	}
+	refused, err := c.DeleteMany(ctx, demoBucket, keys)
+	if err == nil && len(refused) > 0 {
+		err = fmt.Errorf("demo: %d keys were not deleted, among them %s", len(refused), refused[0].Key)
+	}
+	return errors.Join(err, c.Close(), os.Remove(d.files[0].Name))
+}
+
 // measure takes the rates with 64 MiB objects, 4 in flight, paths interleaved.
 func (d *demo) measure(ctx context.Context) (err error) {
 	c, err := d.client(client.PathSHM)
@@ -314,7 +337,7 @@ func (d *demo) measure(ctx context.Context) (err error) {
 				Processes: 1, Ops: 32, Bucket: demoBucket, Prefix: "rate/",
 			}
 			if kind == bench.Put {
-				t.Prefix, t.Ops = "rate/put-"+path+"/", 12
+				t.Prefix, t.Objects, t.Ops = "rate/put/", 4, 8 // overwritten again and again
 			}
 			tasks = append(tasks, t)
 		}

@@ -76,8 +76,8 @@ func judgeStatus(status int, h http.Header) (v verdict, reply int64, ok bool) {
 		return verdict{outcome: outcomeDeclined, reason: ReasonNoReply}, 0, false
 	}
 	reply, valid := parseDecimal(text)
-	if !valid {
-		return broken("reply header %q is not a decimal number", text), 0, false
+	if !valid || strconv.FormatInt(reply, 10) != text { // "0200" is no status
+		return broken("reply header %q is not a decimal status", text), 0, false
 	}
 	if reply == http.StatusNotImplemented {
 		return declined(h), 0, false

@@ -72,7 +72,8 @@ func (c Credentials) LogValue() slog.Value { return slog.StringValue(c.String())
 
 // Config says where the node is and how payloads travel. The zero value takes everything from the
 // environment: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION,
-// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN.
+// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; without such a key, the profile
+// AWS_PROFILE (default) of the file AWS_SHARED_CREDENTIALS_FILE.
 type Config struct {
 	Endpoint    string      // http://host:port; path-style requests go below it
 	AWSRegion   string      // default us-east-1
@@ -105,10 +106,9 @@ func (c Config) resolved() (Config, *url.URL, error) {
 	c.Endpoint = firstOf(c.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"))
 	c.AWSRegion = firstOf(c.AWSRegion, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
 	if c.Credentials == (Credentials{}) {
-		c.Credentials = Credentials{
-			AccessKey:    os.Getenv("AWS_ACCESS_KEY_ID"),
-			SecretKey:    os.Getenv("AWS_SECRET_ACCESS_KEY"),
-			SessionToken: os.Getenv("AWS_SESSION_TOKEN"),
+		var err error
+		if c.Credentials, err = environmentCredentials(); err != nil {
+			return c, nil, err
 		}
 	}
 	c.Fabric = Fabric(firstOf(string(c.Fabric), string(Auto)))
@@ -141,7 +141,8 @@ func (c Config) check() (*url.URL, error) {
 		return nil, fmt.Errorf("%w: fabric %q is not auto, shm, tcp or http", ErrConfig, c.Fabric)
 	}
 	if c.Credentials.AccessKey == "" || c.Credentials.SecretKey == "" {
-		return nil, fmt.Errorf("%w: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", ErrConfig)
+		return nil, fmt.Errorf("%w: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,"+
+			" or AWS_SHARED_CREDENTIALS_FILE", ErrConfig)
 	}
 	for _, v := range []string{c.Credentials.AccessKey, c.Credentials.SecretKey, c.Credentials.SessionToken} {
 		if strings.ContainsFunc(v, unicode.IsSpace) {

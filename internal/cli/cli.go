@@ -99,7 +99,8 @@ func exitCode(err error) int {
 const rootHelp = `penstock is an S3 object store that moves payloads by one-sided transfers, and its client.
 
 Clients read AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
-AWS_SESSION_TOKEN. Objects are written s3://bucket/key.
+AWS_SESSION_TOKEN; without a key in these, the file AWS_SHARED_CREDENTIALS_FILE, profile AWS_PROFILE.
+Objects are written s3://bucket/key.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 access denied, 5 some items failed.`
 

@@ -36,7 +36,7 @@ func penstock(t *testing.T, stdin string, args ...string) outcome {
 func noNode(t *testing.T) {
 	for _, name := range []string{
 		"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
-		"AWS_REGION", "AWS_DEFAULT_REGION",
+		"AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SHARED_CREDENTIALS_FILE", "AWS_PROFILE",
 	} {
 		t.Setenv(name, "")
 	}

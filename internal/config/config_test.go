@@ -65,6 +65,25 @@ func TestPrecedenceIsDefaultsFileFlags(t *testing.T) {
 	}
 }
 
+// TestSocketIsForEveryWorkingDirectory: the node tells clients the path of its socket.
+func TestSocketIsForEveryWorkingDirectory(t *testing.T) {
+	wd := t.TempDir()
+	t.Chdir(wd)
+	for args, want := range map[string]string{
+		"--data=./d":                                 filepath.Join(wd, "d", "fabric.sock"),
+		"--data=/d":                                  "/d/fabric.sock",
+		"--data=/d --rdma-shm-socket=s":              filepath.Join(wd, "s"),
+		"--data=/d --rdma-shm-socket=@s":             "@s",
+		"--data=/" + strings.Repeat("d", 107):        "", // the fabric draws a name
+		"--data=./" + strings.Repeat("x/", 60) + "d": "",
+	} {
+		c, err := config.Load("", flags(t, strings.Fields(args)...), env())
+		if err != nil || c.RDMA.ShmSocket != want {
+			t.Errorf("%s: socket %q, error %v, want %q", args, c.RDMA.ShmSocket, err, want)
+		}
+	}
+}
+
 func TestMistakesAreErrors(t *testing.T) {
 	for name, text := range map[string]string{
 		"unknown key":        "data: /d\nlimits:\n  conections: 3\n",

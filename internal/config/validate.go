@@ -28,10 +28,20 @@ func (c *Config) fill() {
 	if len(c.Drives) == 0 {
 		c.Drives = []string{filepath.Join(c.Data, "drive")}
 	}
-	socket := filepath.Join(c.Data, "fabric.sock")
-	if c.RDMA.ShmSocket == "" && len(socket) <= MaxSocketBytes { // else the fabric draws an abstract name
+	switch socket := absolute(filepath.Join(c.Data, "fabric.sock")); {
+	case c.RDMA.ShmSocket != "" && c.RDMA.ShmSocket[0] != '@': // @ begins the name of an abstract socket
+		c.RDMA.ShmSocket = absolute(c.RDMA.ShmSocket)
+	case c.RDMA.ShmSocket == "" && len(socket) <= MaxSocketBytes: // else the fabric draws an abstract name
 		c.RDMA.ShmSocket = socket
 	}
+}
+
+// absolute is the path as clients need it, which work in other directories.
+func absolute(path string) string {
+	if whole, err := filepath.Abs(path); err == nil {
+		return whole
+	}
+	return path // the working directory is gone: whoever opens the path says so
 }
 
 // Validate reports everything that is wrong, not only the first.

@@ -51,7 +51,7 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("%w: %s: %s", ErrInvalid, key, fmt.Sprintf(format, args...)))
 	}
 	if c.Data == "" {
-		wrong("data", "must be given")
+		wrong("data", "must be given: --data DIR, or data in the file of --config")
 	}
 	if len(c.Drives) > 1 {
 		wrong("drives", "%d given, but this version stores on exactly one", len(c.Drives))

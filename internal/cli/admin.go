@@ -43,7 +43,7 @@ func (a *app) adminCommand() *cobra.Command {
 		Use: "create", Short: "create an access key and show its secret once", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return a.createKey(c.Context(), principal) },
 	}
-	create.Flags().StringVar(&principal, "principal", "", "whom the key belongs to; default: whoever creates it")
+	create.Flags().StringVar(&principal, "principal", "", "whom the key belongs to; default: a new one, for this key only")
 	list := &cobra.Command{
 		Use: "list", Short: "list access keys", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return a.listKeys(c.Context()) },

@@ -77,7 +77,7 @@ var mappings = []mapping{
 	{sink.ErrShort, "sink.ErrShort", s3.IncompleteBody, ""},
 	{sink.ErrLong, "sink.ErrLong", s3.InvalidRequest, "The body is longer than announced."},
 
-	{iam.ErrNoSuchKey, "iam.ErrNoSuchKey", s3.InvalidAccessKeyID, ""},
+	{iam.ErrNoSuchKey, "iam.ErrNoSuchKey", s3.InvalidAccessKeyID, "There is no access key of this name."},
 	{iam.ErrKeyLimit, "iam.ErrKeyLimit", s3.InvalidRequest, "Too many access keys."},
 	{iam.ErrRootKey, "iam.ErrRootKey", s3.InvalidRequest, "Root's first key cannot be deleted."},
 	{iam.ErrPrincipal, "iam.ErrPrincipal", s3.InvalidArgument, "The principal's name is not valid."},

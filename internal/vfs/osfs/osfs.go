@@ -57,6 +57,9 @@ func wrap(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if p, ok := err.(*os.PathError); ok && p.Path == name {
+		err = p.Err // the rest would say the operation and the name again
+	}
 	if s := sentinel(err); s != nil {
 		return fmt.Errorf("osfs: %s %s: %w: %w", op, name, s, err)
 	}

@@ -185,7 +185,10 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.drain()
 	stop()
 	tasks.Wait()
-	return errors.Join(err, s.Close())
+	if err = errors.Join(err, s.Close()); err == nil {
+		s.log.Info("node is down")
+	}
+	return err
 }
 
 func addrText(a net.Addr) string {

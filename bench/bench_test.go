@@ -268,6 +268,7 @@ func TestReportIsRecorded(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "results")
 	r := NewReport(t.Context(), "gate", ".", 5)
 	r.Measurements = gateRun()
+	r.Measurements[0].Task.Dir = "/somebody's/home"
 	r.Judge(GateBounds(r.Measurements, gib/2))
 	name, err := r.Record(dir)
 	if err != nil {
@@ -278,6 +279,9 @@ func TestReportIsRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	var back Report
+	if bytes.Contains(text, []byte("somebody")) || r.Measurements[0].Task.Dir == "" {
+		t.Error("the record names the directory of the run, or the run lost it")
+	}
 	if err := json.Unmarshal(text, &back); err != nil || !back.OK || len(back.Bounds) != len(r.Bounds) {
 		t.Errorf("%v", err)
 	}

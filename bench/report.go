@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 	"time"
 )
@@ -41,8 +42,13 @@ func (r *Report) Judge(bounds []Bound) {
 	}
 }
 
-// Record writes the report as a new file in dir and returns its name.
+// Record writes the report as a new file in dir and returns its name. Where the run kept its files is
+// left out: the file system they were on is part of the machine.
 func (r Report) Record(dir string) (string, error) {
+	r.Measurements = slices.Clone(r.Measurements)
+	for i := range r.Measurements {
+		r.Measurements[i].Task.Dir = ""
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("bench: record: %w", err)
 	}

@@ -85,7 +85,19 @@ func (c *call) putObject() error {
 	if grant != nil {
 		return c.putByFabric(r, grant)
 	}
-	p, err := c.newPayload(s3.NoAlgorithm)
+	return c.takeByHTTP(s3.NoAlgorithm, func(ctx context.Context, p *payload, src *sink.Body) error {
+		r.Source, r.Seal = src, p.seal
+		info, err := c.g.o.Store.Put(ctx, r)
+		if err != nil {
+			return err
+		}
+		return c.answerWritten(info.ETag, info.Checksums, info.CRC64NVME)
+	})
+}
+
+// takeByHTTP reads the payload from the request's body. put has it stored and answers.
+func (c *call) takeByHTTP(also s3.Algorithm, put func(context.Context, *payload, *sink.Body) error) error {
+	p, err := c.newPayload(also)
 	if err != nil {
 		return err
 	}
@@ -96,14 +108,9 @@ func (c *call) putObject() error {
 	}
 	defer reservation.Close()
 	src := sink.NewBody(p, reservation, p.size)
-	r.Source, r.Seal = src, p.seal
 	c.path = pathHTTP
-	info, err := c.g.o.Store.Put(ctx, r)
-	c.moved = src.Bytes()
-	if err != nil {
-		return err
-	}
-	return c.answerWritten(info.ETag, info.Checksums, info.CRC64NVME)
+	defer func() { c.moved = src.Bytes() }()
+	return put(ctx, p, src)
 }
 
 // answerWritten answers a PUT that is durable.
@@ -126,8 +133,7 @@ func (c *call) uploadPart() error {
 	r := store.PartRequest{
 		Bucket: c.target.Bucket, Key: c.target.Key, UploadID: c.query.Get("uploadId"), Number: number,
 	}
-	ctx := c.r.Context()
-	upload, err := c.g.o.Store.Upload(ctx, r.Bucket, r.Key, r.UploadID)
+	upload, err := c.g.o.Store.Upload(c.r.Context(), r.Bucket, r.Key, r.UploadID)
 	if err != nil {
 		return err
 	}
@@ -138,22 +144,12 @@ func (c *call) uploadPart() error {
 	if grant != nil {
 		return c.putPartByFabric(r, grant, also)
 	}
-	p, err := c.newPayload(also)
-	if err != nil {
-		return err
-	}
-	reservation, err := c.reserveHTTP(ctx, p.size)
-	if err != nil {
-		return err
-	}
-	defer reservation.Close()
-	src := sink.NewBody(p, reservation, p.size)
-	r.Source, r.Seal = src, p.seal
-	c.path = pathHTTP
-	part, err := c.g.o.Store.PutPart(ctx, r)
-	c.moved = src.Bytes()
-	if err != nil {
-		return err
-	}
-	return c.answerWritten(part.ETag, part.Checksums, part.CRC64NVME)
+	return c.takeByHTTP(also, func(ctx context.Context, p *payload, src *sink.Body) error {
+		r.Source, r.Seal = src, p.seal
+		part, err := c.g.o.Store.PutPart(ctx, r)
+		if err != nil {
+			return err
+		}
+		return c.answerWritten(part.ETag, part.Checksums, part.CRC64NVME)
+	})
 }

@@ -132,6 +132,18 @@ func (r *Roster) Find(id [16]byte) (*Session, error) {
 	return nil, ErrNoSession
 }
 
+// Open pins the window that the descriptor names. Errors: those of Fabric.Open.
+func (r *Roster) Open(d token.Descriptor, g Grant) (*Window, error) {
+	if d.Kind != token.Session || d.Fabric != r.fabric {
+		return nil, ErrNoFabric
+	}
+	s, err := r.Find(d.SessionID)
+	if err != nil {
+		return nil, err
+	}
+	return s.Open(d, g)
+}
+
 // remove is called once per session, by its Cut.
 func (r *Roster) remove(s *Session) {
 	r.mu.Lock()

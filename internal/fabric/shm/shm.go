@@ -143,14 +143,7 @@ func (f *Fabric) RevokePrincipal(principal string) { f.roster.Revoke(principal) 
 
 // Open pins the window that the descriptor names.
 func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fabric.Remote, error) {
-	if d.Kind != token.Session || d.Fabric != Name {
-		return nil, fabric.ErrNoFabric
-	}
-	s, err := f.roster.Find(d.SessionID)
-	if err != nil {
-		return nil, err
-	}
-	w, err := s.Open(d, g)
+	w, err := f.roster.Open(d, g)
 	if err != nil {
 		return nil, err
 	}

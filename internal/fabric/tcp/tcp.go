@@ -120,18 +120,11 @@ func (f *Fabric) RevokePrincipal(principal string) { f.roster.Revoke(principal) 
 
 // Open pins the window that the descriptor names and picks the connection with the fewest transfers.
 func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fabric.Remote, error) {
-	if d.Kind != token.Session || d.Fabric != Name {
-		return nil, fabric.ErrNoFabric
-	}
-	core, err := f.roster.Find(d.SessionID)
+	w, err := f.roster.Open(d, g)
 	if err != nil {
 		return nil, err
 	}
-	w, err := core.Open(d, g)
-	if err != nil {
-		return nil, err
-	}
-	return newRemote(w, core.Carrier.(*session).pick()), nil
+	return newRemote(w, w.Session.Carrier.(*session).pick()), nil
 }
 
 // Close cuts all sessions and waits for their goroutines.

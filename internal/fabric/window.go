@@ -97,13 +97,6 @@ func (w *Window) Fail(err error) {
 	}
 }
 
-// Failure is the first error of an operation.
-func (w *Window) Failure() error {
-	w.Session.mu.Lock()
-	defer w.Session.mu.Unlock()
-	return w.failure
-}
-
 // Moved is the number of bytes that operations have moved.
 func (w *Window) Moved() int64 { return w.moved.Load() }
 

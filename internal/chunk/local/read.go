@@ -243,9 +243,9 @@ type spreading struct {
 	next  atomic.Int64 // first byte that no goroutine has taken
 	wg    sync.WaitGroup
 
-	mu      sync.Mutex
-	helpers int64 // goroutines beside the first one, guarded by mu
-	err     error // guarded by mu
+	mu    sync.Mutex
+	extra int64 // goroutines beside the first one, guarded by mu
+	err   error // guarded by mu
 }
 
 // help starts up to n goroutines more, within readDepth and the pieces that are left.
@@ -253,8 +253,8 @@ func (s *spreading) help(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := (s.whole.Off + s.whole.Len - s.next.Load()) / pieceBytes
-	for range min(n, readDepth-1-s.helpers, left) {
-		s.helpers++
+	for range min(n, readDepth-1-s.extra, left) {
+		s.extra++
 		s.wg.Go(s.work)
 	}
 }

@@ -79,7 +79,7 @@ func (c *call) completeUpload() error {
 		}
 		r.ObjectSize = n
 	}
-	declared, err := c.declaredOfWhole(&r)
+	declared, kind, err := c.declaredOfWhole(&r)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (c *call) completeUpload() error {
 	for _, p := range doc.Parts {
 		r.Parts = append(r.Parts, store.CompletePart{Number: p.Number, ETag: p.ETag, Checksums: toStore(p.Checksums)})
 	}
-	r.Seal = composer(declared, s3.ChecksumType(c.r.Header.Get("X-Amz-Checksum-Type")))
+	r.Seal = composer(declared, kind)
 	info, err := c.g.o.Store.Complete(c.r.Context(), r)
 	if err != nil {
 		return err
@@ -106,28 +106,19 @@ func (c *call) completeUpload() error {
 	})
 }
 
-// declaredOfWhole takes the checksum headers, which speak of the object and not of the document.
-func (c *call) declaredOfWhole(r *store.CompleteRequest) (s3.Algorithm, error) {
-	h := http.Header{}
-	for name, values := range c.r.Header {
-		if name != "Content-Md5" {
-			h[name] = values
-		}
+// declaredOfWhole takes the checksum header, which speaks of the object and not of the document, and
+// its type.
+func (c *call) declaredOfWhole(r *store.CompleteRequest) (s3.Algorithm, s3.ChecksumType, error) {
+	sum, err := s3.ParseObjectChecksum(c.r.Header)
+	if err != nil || sum.Algorithm == s3.NoAlgorithm {
+		return s3.NoAlgorithm, "", err
 	}
-	d, err := s3.ParseDeclared(h)
+	kind, err := s3.ParseChecksumType(c.r.Header.Get("X-Amz-Checksum-Type"), sum.Algorithm)
 	if err != nil {
-		return s3.NoAlgorithm, err
+		return s3.NoAlgorithm, "", err
 	}
-	if d.Checksum.Algorithm == s3.NoAlgorithm {
-		return s3.NoAlgorithm, nil
-	}
-	r.Checksums = toStore([]s3.Checksum{d.Checksum})
-	if text := c.r.Header.Get("X-Amz-Checksum-Type"); text != "" {
-		if _, err := s3.ParseChecksumType(text, d.Checksum.Algorithm); err != nil {
-			return s3.NoAlgorithm, err
-		}
-	}
-	return d.Checksum.Algorithm, nil
+	r.Checksums = toStore([]s3.Checksum{sum})
+	return sum.Algorithm, kind, nil
 }
 
 // completeDocument reads the body without taking the object's checksum headers for the document's.

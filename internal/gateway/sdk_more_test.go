@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/md5"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -426,5 +428,39 @@ func TestVirtualHostStyle(t *testing.T) {
 		method: "GET", path: "/?list-type=2", header: host,
 	}); !bytes.Contains(got.body, []byte("<Key>k</Key>")) {
 		t.Errorf("list: %s", got.body)
+	}
+}
+
+// TestSDKMultipartComposite: the checksum that a client declares with CompleteMultipartUpload may be a
+// composite. Oracle: SHA-256 of the parts' SHA-256, computed here.
+func TestSDKMultipartComposite(t *testing.T) {
+	n := newNode(t)
+	c, ctx := n.root(), context.Background()
+	makeBucket(t, c, "composite")
+	bucket, key := aws.String("composite"), aws.String("k")
+	p := randomBytes(1000)
+	sum := sha256.Sum256(p)
+	all := sha256.Sum256(sum[:])
+	right := base64.StdEncoding.EncodeToString(all[:]) + "-1"
+	wrong := base64.StdEncoding.EncodeToString(sum[:]) + "-1"
+	up := must(c.CreateMultipartUpload(ctx, &awss3.CreateMultipartUploadInput{
+		Bucket: bucket, Key: key, ChecksumAlgorithm: types.ChecksumAlgorithmSha256,
+	}))(t)
+	part := must(c.UploadPart(ctx, &awss3.UploadPartInput{
+		Bucket: bucket, Key: key, UploadId: up.UploadId, PartNumber: aws.Int32(1), Body: bytes.NewReader(p),
+		ChecksumAlgorithm: types.ChecksumAlgorithmSha256,
+	}))(t)
+	in := &awss3.CompleteMultipartUploadInput{
+		Bucket: bucket, Key: key, UploadId: up.UploadId, ChecksumSHA256: &wrong,
+		MultipartUpload: &types.CompletedMultipartUpload{Parts: []types.CompletedPart{
+			{PartNumber: aws.Int32(1), ETag: part.ETag, ChecksumSHA256: part.ChecksumSHA256},
+		}},
+	}
+	_, err := c.CompleteMultipartUpload(ctx, in)
+	wantCode(t, err, "BadDigest")
+	in.ChecksumSHA256 = &right
+	out := must(c.CompleteMultipartUpload(ctx, in))(t)
+	if got := aws.ToString(out.ChecksumSHA256); got != right {
+		t.Errorf("checksum %s, want %s", got, right)
 	}
 }

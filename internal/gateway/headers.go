@@ -155,9 +155,7 @@ var acceptRanges = []string{"bytes"}
 func quote(etag string) string { return `"` + etag + `"` }
 
 // wantsChecksum says whether the client asked for the stored checksums.
-func (c *call) wantsChecksum() bool {
-	return strings.EqualFold(c.r.Header.Get("X-Amz-Checksum-Mode"), "ENABLED")
-}
+func (c *call) wantsChecksum() bool { return s3.ParseChecksumMode(c.r.Header) }
 
 // setChecksums answers the checksums of a whole object or part: what the client once declared, or
 // CRC64NVME when it declared nothing.

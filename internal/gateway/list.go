@@ -7,19 +7,8 @@ import (
 	"github.com/penstock-store/penstock/internal/store"
 )
 
-// pageSize reads max-keys and its like: 0..1000, larger means 1000.
-func (c *call) pageSize(name string) (int, error) {
-	text := c.query.Get(name)
-	if text == "" {
-		return store.MaxListLimit, nil
-	}
-	n, err := strconv.ParseInt(text, 10, 32)
-	if err != nil || n < 0 {
-		return 0, s3.Errorf(s3.InvalidArgument, "%s is not a number from 0 to 2147483647.", name).
-			With("ArgumentName", name).With("ArgumentValue", text)
-	}
-	return min(int(n), store.MaxListLimit), nil
-}
+// pageSize reads max-keys and its like.
+func (c *call) pageSize(name string) (int, error) { return s3.ParseLimit(name, c.query.Get(name)) }
 
 func (c *call) encodingType() (url bool, err error) {
 	switch c.query.Get("encoding-type") {

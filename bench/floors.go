@@ -64,7 +64,7 @@ func prepareRead(t Task) (_ runner, err error) {
 	stop := func() {
 		for _, f := range files {
 			if f != nil {
-				_ = f.Close()
+				_ = f.Close() // scratch files: what is left of them falsifies nothing
 				_ = os.Remove(f.Name())
 			}
 		}
@@ -133,7 +133,7 @@ func prepareWrite(t Task) (_ runner, err error) {
 		return runner{}, fmt.Errorf("bench: open %s: %w", name, err)
 	}
 	stop := func() {
-		_ = unix.Close(fd)
+		_ = unix.Close(fd) // a scratch file: what is left of it falsifies nothing
 		_ = os.Remove(name)
 		_ = unix.Munmap(mem)
 	}
@@ -247,7 +247,7 @@ func prepareTCPSender(t Task) (runner, error) {
 		}
 	})
 	stop := func() {
-		_ = listener.Close()
+		_ = listener.Close() // ends Accept
 		serving.Wait()
 		_ = unix.Munmap(source)
 	}

@@ -84,7 +84,7 @@ func StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
 		close(n.exited)
 	}()
 	if err := n.awaitReady(ctx); err != nil {
-		_ = n.Stop()
+		_ = n.Stop() // it never served; the first error is what counts
 		return nil, fmt.Errorf("bench: start node: %w: %s", err, n.lastLines())
 	}
 	return n, nil
@@ -127,7 +127,7 @@ func (n *Node) ready(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	_ = resp.Body.Close()
+	_ = resp.Body.Close() // the status is the answer
 	return resp.StatusCode == http.StatusOK
 }
 
@@ -157,7 +157,7 @@ func (n *Node) Stop() error {
 	case <-n.exited:
 		return n.err
 	case <-timer.C:
-		_ = n.cmd.Process.Kill()
+		_ = n.cmd.Process.Kill() // it may have ended meanwhile
 		<-n.exited
 		return fmt.Errorf("bench: the server did not end within %v", stopTimeout)
 	}

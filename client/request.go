@@ -253,5 +253,5 @@ func (c *Client) document(ctx context.Context, k *call, out any) (http.Header, e
 // drain reads what is left of a body, so that its connection can be used again.
 func drain(body io.ReadCloser) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(body, maxErrorBody)) // best effort: a new connection works too
-	_ = body.Close()
+	_ = body.Close()                                               // the answer has been read
 }

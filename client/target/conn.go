@@ -97,7 +97,7 @@ func (c *Conn) end(cause error) {
 	c.err = fmt.Errorf("%w: %w", ErrClosed, cause)
 	close(c.ended)
 	for _, l := range c.links {
-		_ = l.conn.Close()
+		_ = l.conn.Close() // ends its reader; the cause is in c.err
 	}
 	fenced := c.confirmed || c.fabric == "tcp" // on tcp only our own receivers touch the memory
 	for _, r := range c.regions {

@@ -36,7 +36,7 @@ func NewMemory(size int) (*Memory, error) {
 	}
 	b, err := mapSealed(file, size)
 	if err != nil {
-		_ = unix.Close(file)
+		_ = unix.Close(file) // nothing is in it; the first error is what counts
 		return nil, fmt.Errorf("target: allocate %d bytes: %w", size, err)
 	}
 	return &Memory{bytes: b, file: file}, nil

@@ -98,7 +98,7 @@ func (c *Conn) join(ctx context.Context, offer frame.SessionReply, index uint32)
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		_ = conn.Close()
+		_ = conn.Close() // it carried nothing; the first error is what counts
 		if refused := new(frame.RefusedError); errors.As(err, &refused) {
 			return ready, fmt.Errorf("%w: %w", ErrRefused, err)
 		}

@@ -145,7 +145,7 @@ func (cp *copier) fromStdin(ctx context.Context, target string) error {
 		return fmt.Errorf("copy stdin: %w", err)
 	}
 	defer func() {
-		_ = spool.Close()
+		_ = spool.Close() // the object is complete, or err says why not
 		_ = os.Remove(spool.Name())
 	}()
 	n, err := io.Copy(spool, onlyReader{cp.app.env.Stdin})

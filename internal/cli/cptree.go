@@ -304,7 +304,7 @@ func (cp *copier) downloadFile(
 	}
 	defer func() {
 		if err != nil {
-			_ = f.Close()
+			_ = f.Close() // err says what went wrong; the file is no one's result
 			_ = dir.Remove(temp)
 		}
 	}()

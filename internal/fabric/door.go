@@ -65,7 +65,7 @@ func (d *Door) accept() {
 		}
 		if !d.admit(conn) {
 			d.refused.Add(1)
-			_ = conn.Close()
+			_ = conn.Close() // a refusal: there is nobody to tell
 			continue
 		}
 		d.tasks.Go(func() { d.serve(conn) })
@@ -106,7 +106,7 @@ func (d *Door) Shut() error {
 	d.closed = true
 	close(d.shut)
 	for conn := range d.waiting {
-		_ = conn.Close()
+		_ = conn.Close() // ends its handshake
 	}
 	return d.listener.Close()
 }

@@ -102,7 +102,7 @@ func listen(address string) (*net.UnixListener, error) {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		// A socket file outlives a process that was killed. Nobody listens: take its place.
 		if c, dialErr := net.DialUnix("unix", nil, at); dialErr == nil {
-			_ = c.Close()
+			_ = c.Close() // it only showed that somebody listens
 			return nil, err
 		}
 		if err := os.Remove(address); err != nil {
@@ -114,7 +114,7 @@ func listen(address string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	if err := os.Chmod(address, 0o666); err != nil {
-		_ = l.Close()
+		_ = l.Close() // nobody has connected; the first error is what counts
 		return nil, err
 	}
 	return l, nil

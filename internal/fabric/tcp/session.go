@@ -29,7 +29,7 @@ func (s *session) Hangup() {
 	defer s.mu.Unlock()
 	s.gone = true
 	for _, c := range s.conns {
-		_ = c.net.Close()
+		_ = c.net.Close() // ends its reader
 	}
 }
 

@@ -48,7 +48,7 @@ func newGroup() *group {
 // commit validates, applies and makes durable what t wrote. errConflict says that it must run again.
 func (e *Engine) commit(ctx context.Context, t *tx) error {
 	b := e.db.NewBatchWithSize(t.writes.bytes + 16*len(t.writes.sorted) + 64)
-	defer func() { _ = b.Close() }()
+	defer func() { _ = b.Close() }() // gives memory back; an applied batch needs nothing of it
 	for _, w := range t.writes.sorted {
 		w.slot = slotOf(e.seed, w.key)
 		var err error
@@ -175,7 +175,7 @@ func (e *Engine) sync(g *group) {
 		c.durable.Store(g.seq)
 		e.versions.publish(v)
 	} else if !e.commitPanicked.Load() {
-		_ = v.snap.Close()
+		_ = v.snap.Close() // only unregisters it
 	}
 	c.mu.Lock()
 	g.err = err

@@ -107,7 +107,7 @@ func (t *tx) end() {
 	t.e.locks.release(&t.owner)
 	if t.snap != nil {
 		if !t.e.commitPanicked.Load() {
-			_ = t.snap.Close()
+			_ = t.snap.Close() // only unregisters it
 		}
 		t.snap = nil
 	}
@@ -148,7 +148,7 @@ func (t *tx) extend() error {
 	t.low, t.high = c.applied.Load(), c.assigned.Load()
 	t.snap = t.e.db.NewSnapshot()
 	c.mu.Unlock()
-	_ = old.Close()
+	_ = old.Close() // only unregisters it
 	return nil
 }
 

@@ -57,7 +57,7 @@ func (s *versions) release(v *version) {
 	defer s.mu.Unlock()
 	if _, ok := s.live[v]; ok {
 		delete(s.live, v)
-		_ = v.snap.Close()
+		_ = v.snap.Close() // only unregisters it
 	}
 }
 
@@ -67,7 +67,7 @@ func (s *versions) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for v := range s.live {
-		_ = v.snap.Close()
+		_ = v.snap.Close() // only unregisters it
 	}
 	clear(s.live)
 }

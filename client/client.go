@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/penstock-store/penstock/internal/s3"
 )
@@ -44,17 +43,17 @@ func New(cfg Config) (*Client, error) {
 // newTransport is tuned for few long-lived connections and large bodies: a body read larger than
 // the read buffer goes from the socket straight into the caller's memory.
 func newTransport() *http.Transport {
-	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,
 		MaxIdleConnsPerHost:   maxIdleConns,
 		IdleConnTimeout:       idleConnTimeout,
-		TLSHandshakeTimeout:   10 * time.Second,
-		ExpectContinueTimeout: time.Second,
+		TLSHandshakeTimeout:   tlsTimeout,
+		ExpectContinueTimeout: continueWait,
 		DisableCompression:    true, // ranges and checksums are of the stored bytes
 		WriteBufferSize:       socketBuffer,
-		ReadBufferSize:        16 << 10,
+		ReadBufferSize:        readBuffer,
 	}
 }
 

@@ -52,6 +52,12 @@ const (
 	maxIdleConns    = 64 // kept per node: as many as a busy batch has in flight
 	idleConnTimeout = 60 * time.Second
 	socketBuffer    = 256 << 10 // of the HTTP writer; reads bypass theirs when they are larger
+	readBuffer      = 16 << 10  // of the HTTP reader: the headers of an answer and a small body
+	dialTimeout     = 5 * time.Second
+	tlsTimeout      = 10 * time.Second
+	keepAlive       = 30 * time.Second // finds a node whose machine is gone while a request waits
+	// continueWait is how long a PUT waits for "100 Continue" before it sends its body unasked.
+	continueWait = time.Second
 )
 
 // Credentials sign requests.

@@ -10,6 +10,9 @@ import (
 	"github.com/penstock-store/penstock/client"
 )
 
+// loadWriters fill a node before it is measured: enough to keep its drives busy.
+const loadWriters = 8
+
 // Load stores the objects that the tasks will read, each prefix once.
 func Load(ctx context.Context, c *client.Client, tasks []Task) error {
 	seen := map[string]bool{}
@@ -33,7 +36,7 @@ func load(ctx context.Context, c *client.Client, t Task) error {
 	defer r.Close()
 	fill(r.Bytes())
 	group, gctx := errgroup.WithContext(ctx)
-	group.SetLimit(8)
+	group.SetLimit(loadWriters)
 	for i := range max(1, t.Objects) {
 		group.Go(func() error { // windows that are only read may be shared
 			_, err := c.PutFrom(gctx, r.All(), t.Bucket, t.key(i), client.PutOptions{})

@@ -1,12 +1,9 @@
 package s3
 
 import (
-	"crypto/md5"
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/hex"
 	"hash/crc32"
-	"strconv"
 	"strings"
 
 	"github.com/penstock-store/penstock/internal/checksum"
@@ -135,21 +132,6 @@ func multiply32(poly, a, b uint32) uint32 {
 		b = b>>1 ^ poly&-(b&1)
 	}
 	return product
-}
-
-// MultipartETag returns the ETag of a multipart object from the part ETags (32 hex digits, quotes
-// and a "-N" suffix allowed), without quotes: the MD5 of the raw part values, and "-N".
-func MultipartETag(partETags []string) (string, error) {
-	h := md5.New()
-	for _, tag := range partETags {
-		digits, _, _ := strings.Cut(TrimETag(tag), "-")
-		raw, err := hex.DecodeString(digits)
-		if err != nil || len(raw) != md5.Size {
-			return "", New(InvalidPart, "A part's ETag is not valid.")
-		}
-		h.Write(raw)
-	}
-	return hex.EncodeToString(h.Sum(nil)) + "-" + strconv.Itoa(len(partETags)), nil
 }
 
 // TrimETag removes the quotes of an ETag, which clients send or leave out.

@@ -13,9 +13,6 @@ type Conditions struct {
 	IfModifiedSince, IfUnmodifiedSince time.Time
 }
 
-// Any says whether there is any condition.
-func (c Conditions) Any() bool { return c != Conditions{} }
-
 // ParseConditions reads If-Match, If-None-Match, If-Modified-Since and If-Unmodified-Since.
 func ParseConditions(h http.Header) Conditions { return parseConditions(h, "") }
 
@@ -39,79 +36,12 @@ func parseConditions(h http.Header, prefix string) Conditions {
 	}
 }
 
-// Outcome is what preconditions say.
-type Outcome uint8
-
-// The outcomes.
-const (
-	Proceed Outcome = iota
-	AnswerNotModified
-	AnswerPreconditionFailed
-)
-
-// State is the present state of an object for conditions.
+// State is the present state of an object for If-Range. Its conditions are evaluated by the store, in
+// the transaction that they guard.
 type State struct {
 	Exists   bool
 	ETag     string // without quotes
 	Modified time.Time
-}
-
-// Evaluate applies RFC 9110 §13.2.2. read is true for GET and HEAD. For a missing object If-Match
-// gives AnswerPreconditionFailed; S3 answers NoSuchKey instead, which is the caller's to know.
-func (c Conditions) Evaluate(s State, read bool) Outcome {
-	modified := s.Modified.Truncate(time.Second)
-	switch {
-	case c.IfMatch != "":
-		if !s.Exists || !matchETag(c.IfMatch, s.ETag, false) {
-			return AnswerPreconditionFailed
-		}
-	case !c.IfUnmodifiedSince.IsZero():
-		if s.Exists && modified.After(c.IfUnmodifiedSince) {
-			return AnswerPreconditionFailed
-		}
-	}
-	switch {
-	case c.IfNoneMatch != "":
-		if s.Exists && matchETag(c.IfNoneMatch, s.ETag, true) {
-			if read {
-				return AnswerNotModified
-			}
-			return AnswerPreconditionFailed
-		}
-	case read && s.Exists && !c.IfModifiedSince.IsZero():
-		if !modified.After(c.IfModifiedSince) {
-			return AnswerNotModified
-		}
-	}
-	return Proceed
-}
-
-// matchETag looks a tag up in "*" or a list. Our own tags are strong; weak says whether W/"x" in the
-// list matches x. Tags without quotes, which many clients send, match too.
-func matchETag(list, etag string, weak bool) bool {
-	for rest := list; ; {
-		rest = strings.TrimLeft(rest, " \t,")
-		if rest == "" {
-			return false
-		}
-		body, isWeak := strings.CutPrefix(rest, "W/")
-		var tag string
-		if strings.HasPrefix(body, `"`) {
-			end := strings.IndexByte(body[1:], '"')
-			if end < 0 {
-				return false
-			}
-			tag, rest = body[1:1+end], body[end+2:]
-		} else {
-			tag, rest, _ = strings.Cut(body, ",")
-			if tag = strings.TrimRight(tag, " \t"); tag == "*" && !isWeak {
-				return true
-			}
-		}
-		if tag == etag && (weak || !isWeak) {
-			return true
-		}
-	}
 }
 
 // IfRangeHolds says whether a Range is to be honoured under an If-Range header (RFC 9110 §13.1.5).

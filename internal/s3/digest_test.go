@@ -266,18 +266,3 @@ func TestComposeRefusals(t *testing.T) {
 		}
 	}
 }
-
-// TestS3_60: md5-of-md5s. Oracle: recomputed from raw digests.
-func TestS3_60_MultipartETag(t *testing.T) {
-	a, b := md5.Sum([]byte("a")), md5.Sum([]byte("b"))
-	want := md5.Sum(append(slices.Clone(a[:]), b[:]...))
-	got, err := MultipartETag([]string{`"` + hex.EncodeToString(a[:]) + `"`, hex.EncodeToString(b[:]) + "-1"})
-	if err != nil || got != hex.EncodeToString(want[:])+"-2" {
-		t.Error(got, err)
-	}
-	for _, bad := range []string{"", "abc", strings.Repeat("g", 32), `"`} {
-		if _, err := MultipartETag([]string{bad}); !IsCode(err, InvalidPart) {
-			t.Errorf("%q: %v", bad, err)
-		}
-	}
-}

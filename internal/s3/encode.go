@@ -87,10 +87,8 @@ func isCanonical(raw string, path bool) bool {
 	return true
 }
 
-// EncodeListValue encodes a key or prefix for encoding-type=url as S3 does: letters, digits and
+// appendListEscaped encodes a key or prefix for encoding-type=url as S3 does: letters, digits and
 // "-._*/" stay, a space becomes "+", every other byte %XX.
-func EncodeListValue(s string) string { return string(appendListEscaped(nil, s)) }
-
 func appendListEscaped(dst []byte, s string) []byte {
 	for i := range len(s) {
 		c := s[i]

@@ -44,6 +44,7 @@ func TestConditions(t *testing.T) {
 		{name: "match", cond: cond{IfMatch: tag}, missing: store.ErrNoSuchKey},
 		{name: "match without quotes", cond: cond{IfMatch: etag}, missing: store.ErrNoSuchKey},
 		{name: "match in a list", cond: cond{IfMatch: other + " , " + tag}, missing: store.ErrNoSuchKey},
+		{name: "match after a tag with a comma", cond: cond{IfMatch: `"a,b" , ` + tag}, missing: store.ErrNoSuchKey},
 		{name: "match any", cond: cond{IfMatch: "*"}, missing: store.ErrNoSuchKey},
 		{name: "match other", cond: cond{IfMatch: other}, read: store.ErrPrecondition,
 			write: store.ErrPrecondition, missing: store.ErrNoSuchKey},

@@ -38,7 +38,6 @@ const (
 	InvalidRDMAToken                  Code = "InvalidRDMAToken"
 	InvalidRequest                    Code = "InvalidRequest"
 	InvalidStorageClass               Code = "InvalidStorageClass"
-	InvalidTag                        Code = "InvalidTag"
 	InvalidToken                      Code = "InvalidToken"
 	InvalidURI                        Code = "InvalidURI"
 	KeyTooLong                        Code = "KeyTooLongError"
@@ -104,7 +103,6 @@ var codeTable = map[Code]codeDefault{
 	InvalidRDMAToken:                  {400, "The RDMA token is not valid."},
 	InvalidRequest:                    {400, "The request is not valid."},
 	InvalidStorageClass:               {400, "The storage class is not offered."},
-	InvalidTag:                        {400, "A tag is not valid."},
 	InvalidToken:                      {400, "The session token is not valid."},
 	InvalidURI:                        {400, "The request target is not validly encoded."},
 	KeyTooLong:                        {400, "The key is longer than 1024 bytes."},

@@ -4,74 +4,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 )
 
-const (
-	// MaxUserMetadata is the sum of the bytes of all names (without x-amz-meta-) and values.
-	MaxUserMetadata = 2 << 10
-
-	maxTags          = 10
-	maxTagKeyRunes   = 128
-	maxTagValueRunes = 256
-	// maxTagging bounds the header: 10 tags of 384 runes, 4 bytes each, all escaped.
-	maxTagging = 64 << 10
-)
-
-// ParseTagging reads an x-amz-tagging header, which is encoded like a query.
-func ParseTagging(header string) (map[string]string, error) {
-	if len(header) > maxTagging {
-		return nil, New(InvalidTag, "The tagging header is too long.")
-	}
-	tags := make(map[string]string)
-	for item := range strings.SplitSeq(header, "&") {
-		if item == "" {
-			continue
-		}
-		name, value, _ := strings.Cut(item, "=")
-		k, ok1 := unescape(name, true)
-		v, ok2 := unescape(value, true)
-		if !ok1 || !ok2 {
-			return nil, New(InvalidArgument, "The tagging header is not validly encoded.").
-				With("ArgumentName", "x-amz-tagging")
-		}
-		if err := checkTag(k, v); err != nil {
-			return nil, err
-		}
-		if _, twice := tags[k]; twice {
-			return nil, New(InvalidTag, "A tag key is given twice.").With("TagKey", k)
-		}
-		if tags[k] = v; len(tags) > maxTags {
-			return nil, New(BadRequest, "An object can have at most 10 tags.")
-		}
-	}
-	return tags, nil
-}
-
-func checkTag(k, v string) error {
-	switch {
-	case k == "" || utf8.RuneCountInString(k) > maxTagKeyRunes:
-		return New(InvalidTag, "A tag key must have 1 to 128 characters.").With("TagKey", k)
-	case utf8.RuneCountInString(v) > maxTagValueRunes:
-		return New(InvalidTag, "A tag value may have at most 256 characters.").With("TagKey", k)
-	case !isTagText(k) || !isTagText(v) || strings.HasPrefix(k, "aws:"):
-		return New(InvalidTag, "A tag has characters that are not allowed, or a reserved key.").With("TagKey", k)
-	}
-	return nil
-}
-
-func isTagText(s string) bool {
-	if !utf8.ValidString(s) {
-		return false
-	}
-	for _, r := range s {
-		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.IsSpace(r) && !strings.ContainsRune("+-=._:/@", r) {
-			return false
-		}
-	}
-	return true
-}
+// MaxUserMetadata is the sum of the bytes of all names (without x-amz-meta-) and values.
+const MaxUserMetadata = 2 << 10
 
 // ParseUserMetadata reads x-amz-meta-* (lower-case names without the prefix), at most 2 KB. Values
 // are kept as they came, RFC 2047 words and bytes outside ASCII included.

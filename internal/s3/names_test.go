@@ -108,35 +108,6 @@ func TestS3_37_CopySource(t *testing.T) {
 	}
 }
 
-func TestTagging(t *testing.T) {
-	got, err := ParseTagging("a=b&c+d=e%2Ff&empty=&x")
-	if err != nil || !maps.Equal(got, map[string]string{"a": "b", "c d": "e/f", "empty": "", "x": ""}) {
-		t.Error(got, err)
-	}
-	if got, err := ParseTagging(""); err != nil || len(got) != 0 {
-		t.Error(got, err)
-	}
-	many := func(n int) string {
-		var s []string
-		for i := range n {
-			s = append(s, fmt.Sprintf("k%d=v", i))
-		}
-		return strings.Join(s, "&")
-	}
-	for header, want := range map[string]Code{
-		many(10): "", many(11): BadRequest, "a=1&a=2": InvalidTag, "=v": InvalidTag, "a=%": InvalidArgument,
-		strings.Repeat("k", 128) + "=" + strings.Repeat("v", 256): "",
-		strings.Repeat("k", 129) + "=v":                           InvalidTag, "k=" + strings.Repeat("v",
-			257): InvalidTag,
-		"aws:x=y": InvalidTag, "a=%0a%00": InvalidTag, "a=<>": InvalidTag, "a=%ff": InvalidTag,
-		"k=" + strings.Repeat("%41", 50000): InvalidTag,
-	} {
-		if _, err := ParseTagging(header); want == "" && err != nil || want != "" && !IsCode(err, want) {
-			t.Errorf("%.30q: %v", header, err)
-		}
-	}
-}
-
 // TestS3_74/30: metadata passes unchanged, 2 KB at most.
 func TestS3_74_UserMetadata(t *testing.T) {
 	h := http.Header{"X-Amz-Meta-Name": {"=?UTF-8?B?w6Q=?="}, "X-Amz-Meta-Raw": {"\xc3\xa4", "b"},

@@ -25,12 +25,9 @@ const (
 	InvalidAccessKeyID                Code = "InvalidAccessKeyId"
 	InvalidArgument                   Code = "InvalidArgument"
 	InvalidBucketName                 Code = "InvalidBucketName"
-	InvalidBucketState                Code = "InvalidBucketState"
 	InvalidChunkSize                  Code = "InvalidChunkSizeError"
 	InvalidDigest                     Code = "InvalidDigest"
-	InvalidEncryptionAlgorithm        Code = "InvalidEncryptionAlgorithmError"
 	InvalidLocationConstraint         Code = "InvalidLocationConstraint"
-	InvalidObjectState                Code = "InvalidObjectState"
 	InvalidPart                       Code = "InvalidPart"
 	InvalidPartOrder                  Code = "InvalidPartOrder"
 	InvalidPartNumber                 Code = "InvalidPartNumber"
@@ -47,8 +44,6 @@ const (
 	MetadataTooLarge                  Code = "MetadataTooLarge"
 	MethodNotAllowed                  Code = "MethodNotAllowed"
 	MissingContentLength              Code = "MissingContentLength"
-	MissingRequestBody                Code = "MissingRequestBodyError"
-	MissingSecurityHeader             Code = "MissingSecurityHeader"
 	NoSuchBucket                      Code = "NoSuchBucket"
 	NoSuchKey                         Code = "NoSuchKey"
 	NoSuchUpload                      Code = "NoSuchUpload"
@@ -64,9 +59,6 @@ const (
 	ServiceUnavailable                Code = "ServiceUnavailable"
 	SignatureDoesNotMatch             Code = "SignatureDoesNotMatch"
 	SlowDown                          Code = "SlowDown"
-	TooManyBuckets                    Code = "TooManyBuckets"
-	UnexpectedContent                 Code = "UnexpectedContent"
-	XAmzContentChecksumMismatch       Code = "XAmzContentChecksumMismatch"
 	XAmzContentSHA256Mismatch         Code = "XAmzContentSHA256Mismatch"
 )
 
@@ -90,12 +82,9 @@ var codeTable = map[Code]codeDefault{
 	InvalidAccessKeyID:                {403, "The access key is not known here."},
 	InvalidArgument:                   {400, "An argument of the request is not valid."},
 	InvalidBucketName:                 {400, "The bucket name is not valid."},
-	InvalidBucketState:                {409, "The bucket is in a state that does not allow this."},
 	InvalidChunkSize:                  {403, "A chunk of the body has a size that is not allowed."},
 	InvalidDigest:                     {400, "The Content-MD5 header is not the base64 form of 16 bytes."},
-	InvalidEncryptionAlgorithm:        {400, "The encryption algorithm is not supported."},
 	InvalidLocationConstraint:         {400, "The location constraint is not valid."},
-	InvalidObjectState:                {403, "The object is in a state that does not allow this."},
 	InvalidPart:                       {400, "A listed part does not exist or has another ETag or checksum."},
 	InvalidPartOrder:                  {400, "The listed parts are not in ascending order."},
 	InvalidPartNumber:                 {416, "The object does not have that part."},
@@ -112,8 +101,6 @@ var codeTable = map[Code]codeDefault{
 	MetadataTooLarge:                  {400, "The user metadata is larger than 2 KB."},
 	MethodNotAllowed:                  {405, "The method is not allowed on this resource."},
 	MissingContentLength:              {411, "A Content-Length is needed."},
-	MissingRequestBody:                {400, "A body is needed."},
-	MissingSecurityHeader:             {400, "A header that the signature needs is missing."},
 	NoSuchBucket:                      {404, "The bucket does not exist."},
 	NoSuchKey:                         {404, "The key does not exist."},
 	NoSuchUpload:                      {404, "The upload does not exist; it may be completed or aborted."},
@@ -129,8 +116,5 @@ var codeTable = map[Code]codeDefault{
 	ServiceUnavailable:                {503, "The server cannot take this request now; try again."},
 	SignatureDoesNotMatch:             {403, "The signature is not the one of your secret key; check key and method."},
 	SlowDown:                          {503, "Too many requests; slow down and try again."},
-	TooManyBuckets:                    {400, "You own as many buckets as allowed."},
-	UnexpectedContent:                 {400, "This request may not have a body."},
-	XAmzContentChecksumMismatch:       {400, "The payload does not have the x-amz-checksum that was declared for it."},
 	XAmzContentSHA256Mismatch:         {400, "The payload does not have the SHA-256 that was signed."},
 }

@@ -101,8 +101,8 @@ func (c *call) objectMeta() (store.ObjectMeta, error) {
 
 // writeConditions are those that count for a write: S3 defines no dates there.
 func (c *call) writeConditions() store.Conditions {
-	h := c.r.Header
-	return store.Conditions{IfMatch: h.Get("If-Match"), IfNoneMatch: h.Get("If-None-Match")}
+	all := s3.ParseConditions(c.r.Header)
+	return store.Conditions{IfMatch: all.IfMatch, IfNoneMatch: all.IfNoneMatch}
 }
 
 func (c *call) readConditions() store.Conditions {

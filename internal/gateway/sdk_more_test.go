@@ -464,3 +464,14 @@ func TestSDKMultipartComposite(t *testing.T) {
 		t.Errorf("checksum %s, want %s", got, right)
 	}
 }
+
+// TestConditionsOfSeveralLines: a header that comes in two lines is one list (RFC 9110 §5.3), also for a
+// write.
+func TestConditionsOfSeveralLines(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "lines")
+	etag := sendPut(n, "/lines/k", []byte("x"), nil).header.Get("Etag")
+	n.wantRefused(n.raw(request{method: "PUT", path: "/lines/k", unsigned: map[string]string{
+		"Content-Length": "0", "If-None-Match": "\"other\"\r\nIf-None-Match: " + etag,
+	}}), 412, "PreconditionFailed")
+}

@@ -17,6 +17,7 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -74,7 +75,11 @@ func (a *API) Answer(ctx context.Context, r Request) (status int, body []byte, e
 	case r.Path == KeysPath && r.Method == http.MethodPost:
 		return a.create(ctx, r.Body)
 	case one && r.Method == http.MethodDelete:
-		if err := a.keys.Delete(ctx, id); err != nil {
+		err := a.keys.Delete(ctx, id)
+		if errors.Is(err, iam.ErrNoSuchKey) { // the named key, not the one that signed
+			return 0, nil, s3.New(s3.NoSuchKey, "There is no access key of this name.").Wrap(err)
+		}
+		if err != nil {
 			return 0, nil, err
 		}
 		return http.StatusNoContent, nil, nil

@@ -309,7 +309,7 @@ func TestAdminKeys(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]int{
-		admin.KeysPath + "/" + r.key.ID: 400, admin.KeysPath + "/NOTHING": 403, admin.KeysPath + "/" + made.AccessKey: 204,
+		admin.KeysPath + "/" + r.key.ID: 400, admin.KeysPath + "/NOTHING": 404, admin.KeysPath + "/" + made.AccessKey: 204,
 	} {
 		if status, body := r.do("DELETE", path, nil); status != want {
 			t.Errorf("DELETE %s: %d %s, want %d", path, status, body, want)

@@ -87,7 +87,8 @@ func (c *Conn) ping() {
 	}
 }
 
-// end closes everything, once.
+// end closes everything, once. Done comes last: whoever waits for it finds the memory released or
+// abandoned.
 func (c *Conn) end(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +96,6 @@ func (c *Conn) end(cause error) {
 		return
 	}
 	c.err = fmt.Errorf("%w: %w", ErrClosed, cause)
-	close(c.ended)
 	for _, l := range c.links {
 		_ = l.conn.Close() // ends its reader; the cause is in c.err
 	}
@@ -106,6 +106,7 @@ func (c *Conn) end(cause error) {
 	}
 	clear(c.regions)
 	c.idle.Broadcast()
+	close(c.ended)
 }
 
 // Fabric is "shm" or "tcp".

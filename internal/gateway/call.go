@@ -159,6 +159,8 @@ func (c *call) dispatch() error {
 		return c.abortUpload()
 	case opListParts:
 		return c.listParts()
+	case opListVersions:
+		return c.listVersions()
 	case opListUploads:
 		return c.listUploads()
 	case opHeadBucket:

@@ -104,6 +104,39 @@ func (c *call) listObjectsV2() error {
 	return c.answerXML(answer)
 }
 
+// listVersions lists the objects as what they are in a bucket without versioning: the one version
+// "null" of their key. Tools that empty a bucket list it so.
+func (c *call) listVersions() error {
+	keyMarker, idMarker := c.query.Get("key-marker"), c.query.Get("version-id-marker")
+	switch {
+	case idMarker == "":
+	case keyMarker == "":
+		return s3.New(s3.InvalidArgument, "A version-id marker cannot be specified without a key marker.")
+	case idMarker != s3.NullVersion:
+		return s3.New(s3.InvalidArgument, "The version-id-marker is not valid.")
+	}
+	by, err := c.bucketOwner()
+	if err != nil {
+		return err
+	}
+	r, page, encode, err := c.listing(keyMarker)
+	if err != nil {
+		return err
+	}
+	answer := s3.ListVersionsResult{
+		Bucket: r.Bucket, Prefix: r.Prefix, KeyMarker: keyMarker, VersionIDMarker: idMarker, Delimiter: r.Delimiter,
+		MaxKeys: r.Limit, Truncated: page.Truncated, EncodeURL: encode, Objects: objectEntries(page, by),
+		Prefixes: page.Prefixes,
+	}
+	if page.Truncated {
+		answer.NextKeyMarker = page.Last
+		if n := len(page.Objects); n > 0 && page.Objects[n-1].Key == page.Last {
+			answer.NextVersionIDMarker = s3.NullVersion
+		}
+	}
+	return c.answerXML(answer)
+}
+
 func (c *call) bucketOwner() (*s3.Owner, error) {
 	b, err := c.g.o.Store.HeadBucket(c.r.Context(), c.target.Bucket)
 	if err != nil {

@@ -21,6 +21,7 @@ const (
 	opBucketConfig // a configuration that no bucket has: answered as such
 	opListObjects
 	opListObjectsV2
+	opListVersions
 	opListUploads
 	opDeleteObjects
 	opGetObject
@@ -43,7 +44,7 @@ const (
 // opNames are the names in metrics; they are S3's.
 var opNames = [opCount]string{
 	"None", "ListBuckets", "CreateBucket", "HeadBucket", "DeleteBucket", "GetBucketLocation", "GetBucketConfiguration",
-	"ListObjects", "ListObjectsV2", "ListMultipartUploads", "DeleteObjects", "GetObject", "HeadObject", "PutObject",
+	"ListObjects", "ListObjectsV2", "ListObjectVersions", "ListMultipartUploads", "DeleteObjects", "GetObject", "HeadObject", "PutObject",
 	"CopyObject", "DeleteObject", "GetObjectTagging", "CreateMultipartUpload", "UploadPart", "UploadPartCopy",
 	"CompleteMultipartUpload", "AbortMultipartUpload", "ListParts", "Control", "Refused",
 }
@@ -115,6 +116,8 @@ func routeBucket(method, sub string, q url.Values) (op, error) {
 		return opListObjects, nil
 	case "GET location":
 		return opBucketLocation, nil
+	case "GET versions":
+		return opListVersions, nil
 	case "GET uploads":
 		return opListUploads, nil
 	case "HEAD ":

@@ -60,6 +60,22 @@ type ListV2Result struct {
 	Prefixes                                 []string
 }
 
+// ListVersionsResult is ListVersionsResult of a bucket that never had versions: each object is the only
+// and latest version of its key, with the id "null".
+type ListVersionsResult struct {
+	Bucket, Prefix, KeyMarker, VersionIDMarker, Delimiter string
+	NextKeyMarker                                         string // last key or common prefix of a truncated page
+	NextVersionIDMarker                                   string // "": NextKeyMarker is a common prefix
+	MaxKeys                                               int
+	Truncated                                             bool
+	EncodeURL                                             bool
+	Objects                                               []ObjectEntry
+	Prefixes                                              []string
+}
+
+// NullVersion is the version id of an object that was stored without versioning.
+const NullVersion = "null"
+
 // LocationResult is LocationConstraint; us-east-1 is answered as empty.
 type LocationResult struct{ AWSRegion string }
 

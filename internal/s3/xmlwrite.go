@@ -240,19 +240,50 @@ func (x *xmlWriter) objects(list []ObjectEntry, encode bool) {
 		o := &list[i]
 		x.open("Contents")
 		x.listed("Key", o.Key, encode)
-		x.time("LastModified", o.Modified)
-		x.etag(o.ETag)
-		for _, a := range o.Algorithms {
-			x.text("ChecksumAlgorithm", a)
-		}
-		x.optional("ChecksumType", o.ChecksumType)
-		x.number("Size", o.Size)
-		if o.Owner != nil {
-			x.owner("Owner", *o.Owner)
-		}
-		x.storageClass(o.StorageClass)
+		x.object(o)
 		x.close("Contents")
 	}
+}
+
+// object writes what every kind of listing says of an object behind its key.
+func (x *xmlWriter) object(o *ObjectEntry) {
+	x.time("LastModified", o.Modified)
+	x.etag(o.ETag)
+	for _, a := range o.Algorithms {
+		x.text("ChecksumAlgorithm", a)
+	}
+	x.optional("ChecksumType", o.ChecksumType)
+	x.number("Size", o.Size)
+	if o.Owner != nil {
+		x.owner("Owner", *o.Owner)
+	}
+	x.storageClass(o.StorageClass)
+}
+
+func (m ListVersionsResult) encode(x *xmlWriter) {
+	x.root("ListVersionsResult")
+	x.text("Name", m.Bucket)
+	x.listed("Prefix", m.Prefix, m.EncodeURL)
+	x.listed("KeyMarker", m.KeyMarker, m.EncodeURL)
+	x.text("VersionIdMarker", m.VersionIDMarker)
+	if m.Truncated {
+		x.listed("NextKeyMarker", m.NextKeyMarker, m.EncodeURL)
+		x.optional("NextVersionIdMarker", m.NextVersionIDMarker)
+	}
+	x.number("MaxKeys", int64(m.MaxKeys))
+	x.delimiter(m.Delimiter, m.EncodeURL)
+	x.flag("IsTruncated", m.Truncated)
+	for i := range m.Objects {
+		o := &m.Objects[i]
+		x.open("Version")
+		x.listed("Key", o.Key, m.EncodeURL)
+		x.text("VersionId", NullVersion)
+		x.flag("IsLatest", true)
+		x.object(o)
+		x.close("Version")
+	}
+	x.prefixes(m.Prefixes, m.EncodeURL)
+	x.close("ListVersionsResult")
 }
 
 func (x *xmlWriter) storageClass(class string) {

@@ -44,7 +44,8 @@ const (
 // opNames are the names in metrics; they are S3's.
 var opNames = [opCount]string{
 	"None", "ListBuckets", "CreateBucket", "HeadBucket", "DeleteBucket", "GetBucketLocation", "GetBucketConfiguration",
-	"ListObjects", "ListObjectsV2", "ListObjectVersions", "ListMultipartUploads", "DeleteObjects", "GetObject", "HeadObject", "PutObject",
+	"ListObjects", "ListObjectsV2", "ListObjectVersions", "ListMultipartUploads", "DeleteObjects",
+	"GetObject", "HeadObject", "PutObject",
 	"CopyObject", "DeleteObject", "GetObjectTagging", "CreateMultipartUpload", "UploadPart", "UploadPartCopy",
 	"CompleteMultipartUpload", "AbortMultipartUpload", "ListParts", "Control", "Refused",
 }

@@ -23,7 +23,7 @@ const module = "github.com/penstock-store/penstock"
 
 // leaves may be imported by every package of the module: they import nothing of it (but each other
 // as listed in allowed).
-var leaves = []string{"internal/checksum"}
+var leaves = []string{"internal/checksum", "internal/requestid"}
 
 // allowed lists, for each package (longest prefix wins), the packages of this module that its
 // non-test files may import; what no package of the row imports is not listed. The row of a prefix
@@ -34,10 +34,12 @@ var allowed = map[string][]string{
 	"client/target":       {"internal/token", "internal/frame"},
 	"bench":               {"client"},
 	"internal/cli":        {"client", "bench", "internal/config"},
+	"internal/accesslog":  {},
 	"internal/arena":      {},
 	"internal/token":      {},
 	"internal/frame":      {},
 	"internal/checksum":   {},
+	"internal/requestid":  {},
 	"internal/fabric":     {"internal/arena", "internal/token"},
 	"internal/fabric/shm": {"internal/fabric", "internal/arena", "internal/token", "internal/frame"},
 	"internal/fabric/tcp": {"internal/fabric", "internal/arena", "internal/token", "internal/frame"},

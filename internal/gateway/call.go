@@ -216,6 +216,9 @@ func (c *call) fail(err error) {
 		if d.status != "" {
 			h[headerProtocolStatus] = []string{d.status}
 		}
+		if d.need > 0 {
+			h[headerNeed] = []string{strconv.FormatInt(d.need, 10)}
+		}
 		e = s3.Errorf(s3.NotImplemented, "RDMA is declined: %s.", d.reason)
 	} else {
 		e = answerOf(err)

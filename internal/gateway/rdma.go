@@ -26,6 +26,7 @@ const (
 	headerAgent          = "X-Amz-Rdma-Agent"
 	headerProtocolStatus = "X-Amz-Rdma-Protocol-Status"
 	headerReason         = "X-Penstock-Rdma-Reason"
+	headerNeed           = "X-Penstock-Rdma-Need"
 	headerDeadline       = "X-Penstock-Rdma-Deadline-Ms"
 	headerChecksum       = "X-Penstock-Rdma-Checksum"
 )
@@ -53,6 +54,7 @@ var errDeadline = errors.New("gateway: deadline of the transfer passed")
 type declined struct {
 	reason string
 	status string // of headerProtocolStatus, "" for none
+	need   int64  // of headerNeed: bytes that a window must have, 0 for none
 }
 
 // Error implements error.
@@ -249,7 +251,7 @@ func (c *call) getByFabric(s *selection, g *grant) error {
 	case g.declined != nil:
 		return g.declined
 	case s.len > g.window.Size:
-		return &declined{reason: reasonTooLarge}
+		return &declined{reason: reasonTooLarge, need: s.len}
 	}
 	c.path = g.path
 	sums, crc, whole := s.wholeSums(&obj.Info)

@@ -307,7 +307,7 @@ func TestRDMAInvalidTokens(t *testing.T) {
 }
 
 func TestRDMADeclines(t *testing.T) {
-	n, _ := rdmaNode(t)
+	n, body := rdmaNode(t)
 	session := tokenFor(0, 4<<20)
 	for name, c := range map[string]struct{ token, reason string }{
 		"dc":     {dcToken, "no-rail"},
@@ -322,6 +322,13 @@ func TestRDMADeclines(t *testing.T) {
 				wantDeclined(t, n, n.send(withToken("PUT", "/rdm/x", c.token)), c.reason)
 			}
 		})
+	}
+	// A window that is too small learns what would do, also for a range.
+	for span, need := range map[string]string{"": strconv.Itoa(len(body)), "bytes=10-999": "990"} {
+		got := n.send(withToken("GET", "/rdm/k", tokenFor(0, 100), "Range", span))
+		if wantDeclined(t, n, got, "too-large"); got.header.Get("X-Penstock-Rdma-Need") != need {
+			t.Errorf("range %q needs %q, want %s", span, got.header.Get("X-Penstock-Rdma-Need"), need)
+		}
 	}
 	wantDeclined(t, n, n.send(withToken("GET", "/rdm/k", session, "X-Amz-Rdma-Agent", "other")), "unsupported-agent")
 	if got := n.send(withToken("GET", "/rdm/k", session, "X-Amz-Rdma-Agent", "cuobj")); got.status != 200 {

@@ -133,8 +133,9 @@ type Rail struct {
 // SessionOpener is what a fabric with sessions offers to the control plane.
 type SessionOpener interface {
 	// NewSession creates a session that waits for its data connection. It expires when that does
-	// not come within a bounded time. Errors: ErrLimit.
-	NewSession(principal string) (SessionOffer, error)
+	// not come within a bounded time. The request id of ctx goes into the log lines about the session.
+	// Errors: ErrLimit.
+	NewSession(ctx context.Context, principal string) (SessionOffer, error)
 	// RevokePrincipal ends all sessions of the principal: running transfers are fenced.
 	RevokePrincipal(principal string)
 }

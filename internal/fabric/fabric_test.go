@@ -75,10 +75,10 @@ func TestManagerRoutes(t *testing.T) {
 			t.Errorf("%v counts as a decline", err)
 		}
 	}
-	if _, err := m.NewSession("shm", "p"); !errors.Is(err, fabric.ErrNoFabric) { // the stub has no sessions
+	if _, err := m.NewSession(t.Context(), "shm", "p"); !errors.Is(err, fabric.ErrNoFabric) { // the stub has no sessions
 		t.Errorf("session: %v", err)
 	}
-	if _, err := m.NewSession("none", "p"); !errors.Is(err, fabric.ErrNoFabric) {
+	if _, err := m.NewSession(t.Context(), "none", "p"); !errors.Is(err, fabric.ErrNoFabric) {
 		t.Errorf("session of an unknown fabric: %v", err)
 	}
 	if rails := m.Rails(); len(rails) != 1 || rails[0].Fabric != "shm" {
@@ -154,7 +154,7 @@ func newScene(t *testing.T) *scene {
 	t.Helper()
 	s := &scene{t: t, ledger: fabric.NewLedger(fabric.Limits{}), carrier: &carrier{}, memory: &memory{}}
 	s.roster = fabric.NewRoster("test", s.ledger)
-	offer, err := s.roster.Offer("p")
+	offer, err := s.roster.Offer(context.Background(), "p")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func TestOfferLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := fabric.NewLedger(fabric.Limits{})
 		r := fabric.NewRoster("test", l)
-		offer, err := r.Offer("p")
+		offer, err := r.Offer(context.Background(), "p")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,7 +370,7 @@ func TestRevoke(t *testing.T) {
 	r := fabric.NewRoster("test", l)
 	var sessions []*fabric.Session
 	for i := range 6 {
-		offer, err := r.Offer([]string{"a", "b"}[i%2])
+		offer, err := r.Offer(context.Background(), []string{"a", "b"}[i%2])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -399,7 +399,7 @@ func TestRevoke(t *testing.T) {
 	if n, _ := l.Held("b"); n != 0 {
 		t.Errorf("b holds %d after close", n)
 	}
-	if _, err := r.Offer("c"); !errors.Is(err, fabric.ErrShutdown) {
+	if _, err := r.Offer(context.Background(), "c"); !errors.Is(err, fabric.ErrShutdown) {
 		t.Errorf("offer after close: %v", err)
 	}
 }

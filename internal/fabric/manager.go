@@ -77,12 +77,12 @@ func (m *Manager) fabric(name string) Fabric {
 }
 
 // NewSession offers a session of the named fabric to the principal. Errors: ErrNoFabric, ErrLimit.
-func (m *Manager) NewSession(fabricName, principal string) (SessionOffer, error) {
+func (m *Manager) NewSession(ctx context.Context, fabricName, principal string) (SessionOffer, error) {
 	opener, ok := m.fabric(fabricName).(SessionOpener)
 	if !ok {
 		return SessionOffer{}, fmt.Errorf("%w: %s", ErrNoFabric, fabricName)
 	}
-	return opener.NewSession(principal)
+	return opener.NewSession(ctx, principal)
 }
 
 // RevokePrincipal ends all sessions of the principal on every fabric; running transfers are fenced

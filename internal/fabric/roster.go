@@ -1,12 +1,14 @@
 package fabric
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"github.com/penstock-store/penstock/internal/requestid"
 	"github.com/penstock-store/penstock/internal/token"
 )
 
@@ -43,6 +45,7 @@ type Roster struct {
 
 type offered struct {
 	principal string
+	request   string // id of the request that asked for it
 	secret    token.Secret
 	timer     *time.Timer
 }
@@ -62,7 +65,7 @@ func (r *Roster) Limits() Limits { return r.ledger.Limits() }
 
 // Offer creates a session that waits for its first data connection; it lapses after OfferWait. An
 // offer counts as a session. The caller fills in network and address. Errors: ErrLimit, ErrShutdown.
-func (r *Roster) Offer(principal string) (SessionOffer, error) {
+func (r *Roster) Offer(ctx context.Context, principal string) (SessionOffer, error) {
 	if err := r.ledger.AddSession(principal); err != nil {
 		return SessionOffer{}, err
 	}
@@ -77,6 +80,7 @@ func (r *Roster) Offer(principal string) (SessionOffer, error) {
 	}
 	r.offers[o.ID] = &offered{
 		principal: principal,
+		request:   requestid.FromContext(ctx),
 		secret:    o.Secret,
 		timer:     time.AfterFunc(wait, func() { r.lapse(o.ID) }),
 	}

@@ -33,6 +33,7 @@ type Session struct {
 	Principal string
 	Secret    token.Secret
 	Carrier   Carrier
+	RequestID string // of the request that opened it, for log lines
 
 	roster *Roster
 	once   sync.Once     // of Cut
@@ -63,7 +64,7 @@ type Region struct {
 
 func newSession(r *Roster, id [16]byte, o *offered, c Carrier) *Session {
 	s := &Session{
-		ID: id, Principal: o.principal, Secret: o.secret, Carrier: c,
+		ID: id, Principal: o.principal, Secret: o.secret, Carrier: c, RequestID: o.request,
 		roster:  r,
 		ended:   make(chan struct{}),
 		regions: make(map[uint32]*Region),

@@ -125,7 +125,7 @@ func (c *call) newSession() error {
 	if c.g.o.Fabrics == nil || !c.g.o.RDMA.Enabled {
 		return &declined{reason: reasonOff}
 	}
-	offer, err := c.g.o.Fabrics.NewSession(request.Fabric, c.identity.Principal)
+	offer, err := c.g.o.Fabrics.NewSession(c.r.Context(), request.Fabric, c.identity.Principal)
 	if err != nil {
 		return declineOf(err)
 	}

@@ -32,7 +32,7 @@ func (f *fakeFabric) Rails() []fabric.Rail {
 }
 func (f *fakeFabric) Close() error { return nil }
 
-func (f *fakeFabric) NewSession(string) (fabric.SessionOffer, error) {
+func (f *fakeFabric) NewSession(context.Context, string) (fabric.SessionOffer, error) {
 	return fabric.SessionOffer{Secret: token.NewSecret(), Network: "tcp", Address: "127.0.0.1:1"}, nil
 }
 func (f *fakeFabric) RevokePrincipal(string) {}

@@ -2,16 +2,12 @@ package gateway
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +16,7 @@ import (
 	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/iam"
+	"github.com/penstock-store/penstock/internal/requestid"
 	"github.com/penstock-store/penstock/internal/s3"
 	"github.com/penstock-store/penstock/internal/store"
 )
@@ -106,8 +103,7 @@ type Gateway struct {
 	bodies   atomic.Int64 // answers whose payload goes out over HTTP now
 	cores    int
 	draining atomic.Bool
-	idBase   uint64
-	idNext   atomic.Uint64
+	ids      *requestid.Source
 }
 
 var _ http.Handler = (*Gateway)(nil)
@@ -129,11 +125,8 @@ func New(o Options) (*Gateway, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	g := &Gateway{o: o, documents: semaphore.NewWeighted(o.Limits.DocumentBytes), metrics: o.Metrics, log: o.Log,
-		cores: runtime.GOMAXPROCS(0)}
+		cores: runtime.GOMAXPROCS(0), ids: requestid.NewSource()}
 	g.verifier = s3.NewVerifier(s3.VerifierConfig{Lookup: g.secret, Regions: []string{o.AWSRegion}, Now: o.Now})
-	var seed [8]byte
-	_, _ = rand.Read(seed[:]) // never returns an error
-	g.idBase = binary.BigEndian.Uint64(seed[:])
 	return g, nil
 }
 
@@ -155,18 +148,13 @@ func (g *Gateway) Drain() { g.draining.Store(true) }
 // InFlight is the number of requests under way.
 func (g *Gateway) InFlight() int64 { return g.inFlight.Load() }
 
-// requestID is 16 hex digits, unique in this process and unlikely to meet another's.
-func (g *Gateway) requestID() string {
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], g.idBase+g.idNext.Add(1)*0x9e3779b97f4a7c15)
-	return strings.ToUpper(hex.EncodeToString(b[:]))
-}
-
 // ServeHTTP answers one request.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n := g.inFlight.Add(1)
 	defer g.inFlight.Add(-1)
-	c := &call{g: g, w: w, r: r, id: g.requestID(), start: g.o.Now()}
+	id := g.ids.Next()
+	r = r.WithContext(requestid.NewContext(r.Context(), id)) // for log lines of what works for the request
+	c := &call{g: g, w: w, r: r, id: id, start: g.o.Now()}
 	h := w.Header()
 	h["X-Amz-Request-Id"] = []string{c.id}
 	h["X-Amz-Id-2"] = []string{g.o.Node}

@@ -42,6 +42,7 @@ import (
 	"github.com/penstock-store/penstock/internal/gateway"
 	"github.com/penstock-store/penstock/internal/iam"
 	"github.com/penstock-store/penstock/internal/meta/kv/pebble"
+	"github.com/penstock-store/penstock/internal/requestid"
 	"github.com/penstock-store/penstock/internal/store"
 	"github.com/penstock-store/penstock/internal/vfs"
 	"github.com/penstock-store/penstock/internal/vfs/osfs"
@@ -114,6 +115,7 @@ func NewOn(ctx context.Context, fs vfs.FS, c config.Config, log *slog.Logger) (*
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	log = slog.New(requestid.NewHandler(log.Handler()))
 	s := &Server{config: c, log: log, fs: fs, registry: prometheus.NewRegistry()}
 	steps := []struct {
 		name string

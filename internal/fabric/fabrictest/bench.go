@@ -30,7 +30,7 @@ func bench(b *testing.B, bed Bed, d fabric.Direction) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	offer, err := f.NewSession(principal)
+	offer, err := f.NewSession(context.Background(), principal)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package fabrictest
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -290,7 +291,7 @@ func testServerClose(t *testing.T, bed Bed) {
 		}
 	})
 	<-c.Done()
-	if _, err := s.fabric.NewSession(principal); err == nil {
+	if _, err := s.fabric.NewSession(context.Background(), principal); err == nil {
 		t.Error("session offered after close")
 	}
 }

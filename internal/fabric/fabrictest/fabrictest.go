@@ -125,7 +125,7 @@ func newStage(t *testing.T, bed Bed, limits fabric.Limits) *stage {
 // connect opens a session; it is dropped at the end of the test.
 func (s *stage) connect(who string) Client {
 	s.t.Helper()
-	offer, err := s.fabric.NewSession(who)
+	offer, err := s.fabric.NewSession(context.Background(), who)
 	if err != nil {
 		s.t.Fatalf("new session: %v", err)
 	}

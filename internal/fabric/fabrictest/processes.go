@@ -124,7 +124,7 @@ type child struct {
 }
 
 func (s *stage) spawn(bytes int, seed uint64) (*child, error) {
-	offer, err := s.fabric.NewSession(principal)
+	offer, err := s.fabric.NewSession(context.Background(), principal)
 	if err != nil {
 		return nil, err
 	}

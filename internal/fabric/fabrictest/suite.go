@@ -299,7 +299,7 @@ func testPrincipals(t *testing.T, bed Bed) {
 // testOffers checks that an offer counts once, needs its secret, and lapses.
 func testOffers(t *testing.T, bed Bed) {
 	s := newStage(t, bed, fabric.Limits{OfferWait: shortly})
-	offer, err := s.fabric.NewSession(principal)
+	offer, err := s.fabric.NewSession(context.Background(), principal)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +315,7 @@ func testOffers(t *testing.T, bed Bed) {
 	if n, _ := s.ledger.Held(principal); n != 0 {
 		t.Errorf("%d sessions held after the offer lapsed", n)
 	}
-	revoked, err := s.fabric.NewSession(principal)
+	revoked, err := s.fabric.NewSession(context.Background(), principal)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +323,7 @@ func testOffers(t *testing.T, bed Bed) {
 	if _, err := s.bed.Dial(s.ctx, revoked); err == nil {
 		t.Error("revoked offer accepted")
 	}
-	if offer, err = s.fabric.NewSession(principal); err != nil {
+	if offer, err = s.fabric.NewSession(context.Background(), principal); err != nil {
 		t.Fatal(err)
 	}
 	c, err := s.bed.Dial(s.ctx, offer)
@@ -347,15 +347,15 @@ func testLimits(t *testing.T, bed Bed) {
 		Sessions: 4, SessionsPerPrincipal: 2, RegionsPerSession: 3, MappedBytes: 1 << 20,
 	})
 	c := s.connect(principal)
-	if _, err := s.fabric.NewSession(principal); err != nil { // stays an offer, and counts
+	if _, err := s.fabric.NewSession(context.Background(), principal); err != nil { // stays an offer, and counts
 		t.Fatal(err)
 	}
-	if _, err := s.fabric.NewSession(principal); !errors.Is(err, fabric.ErrLimit) {
+	if _, err := s.fabric.NewSession(context.Background(), principal); !errors.Is(err, fabric.ErrLimit) {
 		t.Errorf("third session of a principal: %v", err)
 	}
 	s.connect("other")
 	s.connect("other")
-	if _, err := s.fabric.NewSession("third"); !errors.Is(err, fabric.ErrLimit) {
+	if _, err := s.fabric.NewSession(context.Background(), "third"); !errors.Is(err, fabric.ErrLimit) {
 		t.Errorf("fifth session in all: %v", err)
 	}
 	a := s.register(c, 400<<10)

@@ -47,7 +47,7 @@ func newFabric(t *testing.T, limits fabric.Limits, address string) *Fabric {
 
 func connect(t *testing.T, f *Fabric) *rawClient {
 	t.Helper()
-	offer, err := f.NewSession("p")
+	offer, err := f.NewSession(context.Background(), "p")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func openFiles(t *testing.T) int {
 // TestHandshakeBroken sends handshakes that must be refused.
 func TestHandshakeBroken(t *testing.T) {
 	f := newFabric(t, fabric.Limits{}, "")
-	offer, err := f.NewSession("p")
+	offer, err := f.NewSession(context.Background(), "p")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/internal/requestid"
 )
 
 // session serves the data connection of one client.
@@ -78,6 +79,8 @@ func (f *Fabric) serve(accepted net.Conn) {
 	_ = conn.SetDeadline(time.Time{})
 	s.logPeer()
 	err = s.receive()
+	f.logger.Debug("session closed", "fabric", Name, requestid.Attr, s.core.RequestID, "orderly", s.orderly.Load(),
+		"cause", err)
 	if s.orderly.Load() {
 		s.finish()
 		return
@@ -95,7 +98,7 @@ func (s *session) logPeer() {
 	var cred *unix.Ucred
 	_ = raw.Control(func(fd uintptr) { cred, _ = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	if cred != nil {
-		s.fabric.logger.Debug("session open", "fabric", Name, "principal", s.core.Principal,
+		s.fabric.logger.Debug("session open", "fabric", Name, "principal", s.core.Principal, requestid.Attr, s.core.RequestID,
 			"peer_pid", cred.Pid, "peer_uid", cred.Uid)
 	}
 }
@@ -227,7 +230,7 @@ func (s *session) mapRegion(h frame.Header, file int) frame.Status {
 	m, err := mapFile(file, size)
 	if err != nil {
 		s.core.Unreserve(g)
-		s.fabric.logger.Warn("region not mapped", "fabric", Name, "error", err)
+		s.fabric.logger.Warn("region not mapped", "fabric", Name, requestid.Attr, s.core.RequestID, "error", err)
 		return frame.StatusMap
 	}
 	if err := s.core.Publish(g, m); err != nil {

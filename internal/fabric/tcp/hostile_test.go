@@ -59,7 +59,7 @@ func dialRaw(t *testing.T, f *Fabric) *net.TCPConn {
 // connect opens a session with one connection and region 1.
 func connect(t *testing.T, f *Fabric) *rawClient {
 	t.Helper()
-	offer, err := f.NewSession("p")
+	offer, err := f.NewSession(context.Background(), "p")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -459,7 +459,7 @@ func TestJoin(t *testing.T) {
 
 func joinOffer(t *testing.T, f *Fabric) error {
 	t.Helper()
-	offer, err := f.NewSession("p")
+	offer, err := f.NewSession(context.Background(), "p")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/internal/requestid"
 )
 
 // session is the connections of one client. Connections are only added until the session ends.
@@ -126,12 +127,13 @@ func (f *Fabric) serve(accepted net.Conn) {
 		_ = nc.SetDeadline(time.Time{})
 		_ = nc.SetWriteBuffer(frame.SendBufferBytes)
 		f.logger.Debug("data connection open", "fabric", Name, "principal", c.core.Principal,
-			"peer", nc.RemoteAddr().String())
+			requestid.Attr, c.core.RequestID, "peer", nc.RemoteAddr().String())
 		replies.Go(c.reply)
 		err = c.receive()
 	} else {
 		err = fmt.Errorf("%w: %w", fabric.ErrPeerGone, err)
 	}
+	f.logger.Debug("data connection closed", "fabric", Name, requestid.Attr, c.core.RequestID, "cause", err)
 	c.core.Cut(err)
 	c.fail()
 	replies.Wait()

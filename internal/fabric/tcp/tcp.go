@@ -109,8 +109,8 @@ func (f *Fabric) Rails() []fabric.Rail {
 func (f *Fabric) Stats() fabric.Stats { return f.roster.Counters.Read(Name) }
 
 // NewSession offers a session to the principal.
-func (f *Fabric) NewSession(principal string) (fabric.SessionOffer, error) {
-	offer, err := f.roster.Offer(principal)
+func (f *Fabric) NewSession(ctx context.Context, principal string) (fabric.SessionOffer, error) {
+	offer, err := f.roster.Offer(ctx, principal)
 	offer.Network, offer.Address = "tcp", f.address
 	return offer, err
 }

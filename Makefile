@@ -49,6 +49,11 @@ demo: build ## one node, a real tree up and back over shm, tcp and HTTP, every b
 bench: build ## the bounds of docs/performance.md; records bench/results/, exits 1 when one is missed
 	./bin/penstock bench --profile gate --record bench/results
 
+LISTING_KEYS ?= 1000000
+.PHONY: bench-listing
+bench-listing: ## list LISTING_KEYS keys (default a million): first page, keys per second; fails below the bounds
+	PENSTOCK_LISTING_KEYS=$(LISTING_KEYS) $(GO) test -count=1 -timeout 30m -v -run TestListingRate ./internal/server
+
 .PHONY: nightly
 nightly: ## long forms: crash images, kill -9 rounds, model runs
 	PENSTOCK_TEST_LONG=1 $(GO) test -timeout 4h -count=1 ./...

@@ -3,6 +3,7 @@ package meta_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -108,6 +109,50 @@ func FuzzDecodeHead(f *testing.F) {
 		}
 		if !bytes.HasSuffix(value, h.Inline) {
 			t.Fatal("the payload is not behind the record")
+		}
+	})
+}
+
+// FuzzDecodeEntry: what a listing reads of a head is what the whole decoder reads of it, and no bytes
+// make it panic. Oracle: DecodeHead.
+func FuzzDecodeEntry(f *testing.F) {
+	for _, h := range []*metapb.Head{
+		{Sequence: 1, Current: &metapb.Version{}},
+		{Sequence: 1 << 40, Current: &metapb.Version{
+			Size: 5 << 40, Etag: "0123456789abcdef0123456789abcdef-12", ModifiedNs: 1 << 60, Crc64Nvme: 1<<63 | 5,
+			Checksums: []*metapb.Checksum{{Algorithm: "CRC32C", Value: "yZRlqg=="}, {Algorithm: "SHA1", Composite: true}},
+			Meta: &metapb.ObjectMeta{ContentType: "text/plain", StorageClass: "GLACIER\xff",
+				User: map[string]string{"a": "b", "storage_class": "8"}},
+			Manifest: &metapb.Manifest{Parts: 10000, First: []uint32{1}, Count: []uint32{10000}, Size: []int64{5}},
+		}},
+		{Current: &metapb.Version{Size: -1, ModifiedNs: -5, Payload: &metapb.Payload{Owner: make([]byte, 16)}}},
+	} {
+		record, err := proto.Marshal(h)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(append(binary.AppendUvarint(nil, uint64(len(record))), record...))
+		f.Add(append(binary.AppendUvarint(nil, uint64(2*len(record))), append(record, record...)...))
+	}
+	f.Add([]byte{0})
+	f.Add([]byte{4, 18, 2, 11, 12})
+	f.Fuzz(func(t *testing.T, value []byte) {
+		e, err := meta.DecodeEntry(value)
+		if err != nil && !errors.Is(err, meta.ErrCorrupt) {
+			t.Fatal(err)
+		}
+		h, whole := meta.DecodeHead(value)
+		if whole != nil {
+			return // what Entry steps over is not checked
+		}
+		if err != nil {
+			t.Fatalf("%v of a head that can be read", err)
+		}
+		v := h.Current
+		if e.Size != v.Size || e.ETag != v.Etag || e.ModifiedNs != v.ModifiedNs || e.CRC64NVME != v.Crc64Nvme ||
+			e.StorageClass != v.GetMeta().GetStorageClass() || e.Parts != v.GetManifest().GetParts() ||
+			!slices.EqualFunc(e.Checksums, v.Checksums, func(a, b *metapb.Checksum) bool { return proto.Equal(a, b) }) {
+			t.Fatalf("%+v of %v", e, v)
 		}
 	})
 }

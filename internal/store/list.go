@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/penstock-store/penstock/internal/meta"
@@ -70,6 +71,18 @@ func (w *walk) roll(key string) (string, bool) {
 	return key[:len(w.prefix)+i+len(w.delimiter)], true
 }
 
+// firstEntries is the room that a page begins with: many listings are of a few keys, or of one.
+const firstEntries = 16
+
+// roomFor makes room for the whole page in the second step: entries are large, and growing the usual
+// way would copy a full page several times.
+func roomFor(list []ObjectInfo, limit int) []ObjectInfo {
+	if len(list) == 0 {
+		return make([]ObjectInfo, 0, min(limit, firstEntries))
+	}
+	return slices.Grow(list, limit-len(list))
+}
+
 // List returns one page of objects.
 func (s *Store) List(ctx context.Context, r ListRequest) (page ListPage, err error) {
 	err = s.view(ctx, func(reader kv.Reader) error {
@@ -89,15 +102,17 @@ func (s *Store) List(ctx context.Context, r ListRequest) (page ListPage, err err
 			page.Last = common
 		}
 		w.entry = func(key string, _ meta.ID, value []byte) error {
-			h, err := meta.DecodeHead(value)
+			e, err := meta.DecodeEntry(value)
 			if err != nil {
 				return err
 			}
-			v := h.Current
+			if len(page.Objects) == cap(page.Objects) {
+				page.Objects = roomFor(page.Objects, w.limit)
+			}
 			page.Objects = append(page.Objects, ObjectInfo{
-				Bucket: r.Bucket, Key: key, Size: v.Size, ETag: v.Etag, Modified: timeOf(v.ModifiedNs),
-				Meta: ObjectMeta{StorageClass: v.GetMeta().GetStorageClass()}, CRC64NVME: v.Crc64Nvme,
-				Checksums: checksumsOfRecords(v.Checksums), PartCount: int(v.GetManifest().GetParts()),
+				Bucket: r.Bucket, Key: key, Size: e.Size, ETag: e.ETag, Modified: timeOf(e.ModifiedNs),
+				Meta: ObjectMeta{StorageClass: e.StorageClass}, CRC64NVME: e.CRC64NVME,
+				Checksums: checksumsOfRecords(e.Checksums), PartCount: int(e.Parts),
 			})
 			page.Last = key
 			return nil

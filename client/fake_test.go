@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -39,7 +40,8 @@ type fakeNode struct {
 	fenceErr error
 	// announceErr refuses regions.
 	announceErr error
-	offerStatus int // of POST sessions when not 0
+	offerStatus int         // of POST sessions when not 0
+	spent       atomic.Bool // the next grant finds no number left
 
 	mu       sync.Mutex
 	objects  map[string][]byte
@@ -163,6 +165,9 @@ type fakeRegion struct {
 
 func (r *fakeRegion) Grant(off, size int64, d target.Direction) (grant, error) {
 	n := r.conn.node
+	if n.spent.Swap(false) {
+		return nil, target.ErrSpent
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.nextID++

@@ -19,6 +19,9 @@ const (
 	headerCRCType    = "X-Amz-Checksum-Type"
 )
 
+// codeReplayed is the code of a request whose token was used before.
+const codeReplayed = "RDMATokenReplayed"
+
 // Reasons given by the client itself for a payload that no fabric carried. Others come from the
 // server in x-penstock-rdma-reason.
 const (

@@ -94,6 +94,10 @@ func (l *lease) exchange(ctx context.Context, c *Client, w Window, k *call) (*ht
 		direction = target.ForPut
 	}
 	g, err := l.at.Grant(w.Offset, w.Bytes, direction)
+	if errors.Is(err, target.ErrSpent) {
+		l.session.forget() // the next attempt opens another
+		return nil, &DeclinedError{Reason: ReasonNoSession, Cause: err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("client: grant window: %w", err)
 	}
@@ -112,11 +116,15 @@ func (l *lease) exchange(ctx context.Context, c *Client, w Window, k *call) (*ht
 	k.header.Set(headerToken, g.Token())
 	k.header.Set(headerDeadlineMS, strconv.FormatInt(limit.Milliseconds(), 10))
 	resp, err := c.exchange(traced, k)
+	used := false
 	if err == nil {
-		resp = buffered(resp)
+		resp, used = buffered(resp)
 	}
 	endErr := g.End()
 	switch {
+	case used:
+		// Something on the way sent the request twice. The other copy was not answered, and may be under way.
+		return nil, c.quarantine(w.Region, l.session, fmt.Errorf("%w: another copy of it arrived before", ErrNoAnswer))
 	case err == nil && endErr == nil:
 		return resp, nil
 	case err == nil:
@@ -142,10 +150,15 @@ func (l *lease) deadline(c *Client) time.Duration {
 
 // buffered replaces the answer's body by what of it fits into an error document, so that nothing of
 // the request is left open. The answer itself has arrived with its headers: a body that breaks off
-// changes nothing about it.
-func buffered(resp *http.Response) *http.Response {
+// changes nothing about it. used: the answer says that the request's token was used before.
+func buffered(resp *http.Response) (out *http.Response, used bool) {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	_ = resp.Body.Close()
 	resp.Body = io.NopCloser(bytes.NewReader(body))
-	return resp
+	if resp.StatusCode == http.StatusForbidden {
+		var e Error
+		e.fromXML(body)
+		used = e.Code == codeReplayed
+	}
+	return resp, used
 }

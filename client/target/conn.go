@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -27,9 +28,9 @@ type Conn struct {
 	closed     chan struct{} // closed when the server confirmed the fence
 	confirmed  bool
 	lastNumber uint32
-	lastTag    uint32
+	lastToken  uint32 // number of the last token
 	regions    map[uint32]*Region
-	grants     map[uint32]*Grant             // by tag
+	grants     map[uint32]*Grant             // by number of the token
 	waits      map[waitKey]chan frame.Header // replies that a caller waits for
 }
 
@@ -221,7 +222,7 @@ type Grant struct {
 	descriptor token.Descriptor
 	window     []byte
 	direction  Direction
-	tag        uint32
+	number     uint32 // of the token
 
 	// guarded by Conn.mu
 	begun    bool // the server named it in a Start
@@ -229,7 +230,9 @@ type Grant struct {
 	touching int  // receivers that are inside the window
 }
 
-// Expect grants a window for one request. Errors: ErrMemory (bounds, forgotten), ErrClosed.
+// Expect grants a window for one request. Tokens are numbered in the order of their grants, and the
+// server takes each number once: a token is good for one attempt of one request. Errors: ErrMemory
+// (bounds, forgotten), ErrClosed, ErrSpent.
 func (c *Conn) Expect(r *Region, off, size int64, d Direction) (*Grant, error) {
 	whole := int64(len(r.memory.bytes))
 	if off < 0 || size < 0 || size > token.MaxWindow || off > whole || size > whole-off {
@@ -243,21 +246,21 @@ func (c *Conn) Expect(r *Region, off, size int64, d Direction) (*Grant, error) {
 	if r.gone || r.conn != c {
 		return nil, fmt.Errorf("%w: region is not announced", ErrMemory)
 	}
-	c.lastTag++
-	for c.lastTag == 0 || c.grants[c.lastTag] != nil {
-		c.lastTag++
+	if c.lastToken == math.MaxUint32 {
+		return nil, ErrSpent
 	}
+	c.lastToken++
 	g := &Grant{
 		conn: c,
 		descriptor: token.Descriptor{
 			Kind: token.Session, Fabric: c.fabric, SessionID: c.session,
-			Region: frame.JoinRegion(r.number, c.lastTag), Addr: uint64(off), Size: size,
+			Region: frame.JoinRegion(r.number, c.lastToken), Addr: uint64(off), Size: size,
 		},
 		window:    r.memory.bytes[off : off+size : off+size],
 		direction: d,
-		tag:       c.lastTag,
+		number:    c.lastToken,
 	}
-	c.grants[g.tag] = g
+	c.grants[g.number] = g
 	return g, nil
 }
 
@@ -288,7 +291,7 @@ func (g *Grant) EndContext(ctx context.Context) error {
 	defer stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.grants, g.tag)
+	delete(c.grants, g.number)
 	for g.touching > 0 || (g.begun && !g.finished && c.err == nil) {
 		c.idle.Wait()
 	}

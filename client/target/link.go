@@ -115,9 +115,9 @@ func (l *link) begin(h frame.Header) error {
 	t := &transfer{}
 	l.transfers[h.ID] = t
 	c := l.owner
-	_, tag := frame.SplitRegion(h.Region)
+	_, number := frame.SplitRegion(h.Region)
 	c.mu.Lock()
-	g := c.grants[tag]
+	g := c.grants[number]
 	if g != nil && !g.begun && g.covers(h) {
 		g.begun = true
 		t.grant = g

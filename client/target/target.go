@@ -31,6 +31,8 @@ var (
 	ErrClosed = errors.New("target: session ended")
 	// ErrRefused says that the server refused the connection or the region.
 	ErrRefused = errors.New("target: refused by the server")
+	// ErrSpent says that the session has numbered as many tokens as it can: open another one.
+	ErrSpent = errors.New("target: no numbers for tokens left")
 	// ErrNotFenced says that the server did not confirm a fence: the memory is abandoned.
 	ErrNotFenced = errors.New("target: memory not fenced")
 	// ErrMemory says that the memory does not fit: wrong kind for the fabric, bounds, freed,

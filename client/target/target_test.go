@@ -204,9 +204,9 @@ func TestDenied(t *testing.T) {
 		"behind":          change(good, func(h *frame.Header) { h.Offset++ }),
 		"larger":          change(good, func(h *frame.Header) { h.Size++ }),
 		"far":             change(good, func(h *frame.Header) { h.Offset, h.Size = frame.MaxNumber, frame.MaxNumber }),
-		"unknown tag":     change(good, func(h *frame.Header) { h.Region = frame.JoinRegion(1, 999) }),
+		"unknown token":   change(good, func(h *frame.Header) { h.Region = frame.JoinRegion(1, 999) }),
 		"other region":    change(good, func(h *frame.Header) { h.Region++ }),
-		"no tag":          change(good, func(h *frame.Header) { h.Region = 1 }),
+		"no token":        change(good, func(h *frame.Header) { h.Region = 1 }),
 	}
 	id := uint64(10)
 	for name, h := range cases {

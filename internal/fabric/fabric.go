@@ -14,6 +14,7 @@
 //     device operation on client memory hangs: then the session is cut off and ErrFenced is returned.
 //  4. A client that dies, stalls, lies about sizes or unmaps its memory costs only its own session.
 //  5. A session is bound to the principal that opened it; another principal's token is ErrNotGranted.
+//  6. A token of a session is good for one request: its number is used up by the first that carries it.
 //
 // What it does not do: verification of payload, S3.
 package fabric
@@ -36,6 +37,8 @@ var (
 	ErrNoFabric = errors.New("fabric: no fabric for this token")
 	// ErrNotGranted says that the session belongs to another principal: 403.
 	ErrNotGranted = errors.New("fabric: session belongs to another principal")
+	// ErrReplayed says that the token's number was used before, or is too old to tell: 403.
+	ErrReplayed = errors.New("fabric: token was used before")
 	// ErrWindow says that the window is not inside its region: 400 InvalidRDMAToken.
 	ErrWindow = errors.New("fabric: window outside its region")
 	// ErrLimit says that a limit of sessions, regions or mapped bytes is reached: 503.
@@ -70,6 +73,7 @@ type Grant struct {
 	Direction Direction
 	Bytes     int64     // L: bytes that will be moved, ≤ window size; nothing beyond is touched
 	Deadline  time.Time // no byte of client memory is touched later, whether Close was called or not
+	Claim     *Claim    // of the token; nil: Open claims it
 }
 
 // Fabric is one way to reach client memory.
@@ -77,7 +81,8 @@ type Fabric interface {
 	Name() string
 	// Open checks the descriptor against the fabric's sessions and returns the window. The window
 	// is pinned until Remote.Close, which must be called exactly once. Client memory is not touched
-	// yet. Errors: ErrNoSession, ErrNotGranted, ErrWindow, ErrTooLarge, ErrLimit.
+	// yet. A token of a session opens one window, ever. Errors: ErrNoSession, ErrNotGranted,
+	// ErrReplayed, ErrWindow, ErrTooLarge, ErrLimit.
 	Open(ctx context.Context, d token.Descriptor, g Grant) (Remote, error)
 	Rails() []Rail
 	Close() error

@@ -148,6 +148,7 @@ type scene struct {
 	session *fabric.Session
 	carrier *carrier
 	memory  *memory
+	tokens  uint32 // numbers given out
 }
 
 func newScene(t *testing.T) *scene {
@@ -176,7 +177,8 @@ func newScene(t *testing.T) *scene {
 
 func (s *scene) open(wait time.Duration) *fabric.Window {
 	s.t.Helper()
-	w, err := s.session.Open(token.Descriptor{Region: 1, Size: 1000}, fabric.Grant{
+	s.tokens++
+	w, err := s.session.Open(token.Descriptor{Region: uint64(s.tokens)<<32 | 1, Size: 1000}, fabric.Grant{
 		Principal: "p", Direction: fabric.ForGet, Bytes: 1000, Deadline: time.Now().Add(wait),
 	})
 	if err != nil {

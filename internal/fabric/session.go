@@ -47,6 +47,7 @@ type Session struct {
 	regions map[uint32]*Region
 	windows map[*Window]struct{}
 	used    time.Time // when a window was opened or closed last
+	claims  claimLog  // numbers of tokens that were used
 }
 
 // Region is memory that the client announced.
@@ -235,6 +236,15 @@ func (s *Session) Open(d token.Descriptor, g Grant) (*Window, error) {
 	if s.Principal != g.Principal {
 		return nil, ErrNotGranted
 	}
+	if g.Claim == nil {
+		var err error
+		if g.Claim, err = s.Claim(d, g.Principal); err != nil {
+			return nil, err
+		}
+	}
+	if err := g.Claim.open(s, d); err != nil {
+		return nil, err
+	}
 	if g.Bytes < 0 || g.Bytes > d.Size {
 		return nil, fmt.Errorf("%w: %d bytes into %d", ErrTooLarge, g.Bytes, d.Size)
 	}
@@ -246,7 +256,7 @@ func (s *Session) Open(d token.Descriptor, g Grant) (*Window, error) {
 	if s.cause != nil || s.closing {
 		return nil, ErrNoSession
 	}
-	region := s.regions[uint32(d.Region)] // the high half is the client's tag
+	region := s.regions[uint32(d.Region)] // the high half is the token's number
 	if region == nil || !region.ready || region.forgotten {
 		return nil, fmt.Errorf("%w: no such region", ErrWindow)
 	}

@@ -20,6 +20,7 @@ type Counters struct {
 	Fenced    atomic.Int64 // sessions cut off while a window was open
 	Faults    atomic.Int64 // memory faults in client memory
 	Violation atomic.Int64 // sessions ended because the client broke the protocol
+	Replayed  atomic.Int64 // tokens refused because their number was used before
 }
 
 // Stats is a reading of Counters.
@@ -31,6 +32,7 @@ type Stats struct {
 	RejectedRegions, OpenWindows     int64
 	Gets, Puts, GetBytes, PutBytes   int64
 	Failed, Fenced, Faults, Violated int64
+	Replayed                         int64
 }
 
 // Read takes a reading.
@@ -42,6 +44,7 @@ func (c *Counters) Read(fabric string) Stats {
 		RejectedRegions: c.Rejected.Load(), OpenWindows: c.Open.Load(),
 		Gets: c.Gets.Load(), Puts: c.Puts.Load(), GetBytes: c.GetBytes.Load(), PutBytes: c.PutBytes.Load(),
 		Failed: c.Failed.Load(), Fenced: c.Fenced.Load(), Faults: c.Faults.Load(), Violated: c.Violation.Load(),
+		Replayed: c.Replayed.Load(),
 	}
 }
 

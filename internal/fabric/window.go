@@ -14,7 +14,7 @@ type Window struct {
 	Session   *Session
 	Region    *Region
 	Backing   Backing
-	Field     uint64 // region field of the token: number and the client's tag
+	Field     uint64 // region field of the token: number of the region, and of the token
 	Base      int64  // offset of the window in its region
 	Span      int64  // length of the window
 	Bytes     int64  // part of it that the request may touch

@@ -116,17 +116,17 @@ type Header struct {
 	Status Status
 	Length uint32 // bytes of body after the header
 	ID     uint64 // transfer
-	Region uint64 // low 32 bits: number of the region; high 32 bits: tag of the request
+	Region uint64 // low 32 bits: number of the region; high 32 bits: number of the token
 	Offset uint64
 	Size   uint64
 }
 
 // SplitRegion takes the region field of a token or a Start frame apart: the number of the region
-// and the tag by which the client knows the request.
-func SplitRegion(field uint64) (number, tag uint32) { return uint32(field), uint32(field >> 32) }
+// and the number of the token, by which the client knows the request and the server tells a copy of it.
+func SplitRegion(field uint64) (region, token uint32) { return uint32(field), uint32(field >> 32) }
 
 // JoinRegion is the inverse of SplitRegion.
-func JoinRegion(number, tag uint32) uint64 { return uint64(tag)<<32 | uint64(number) }
+func JoinRegion(region, token uint32) uint64 { return uint64(token)<<32 | uint64(region) }
 
 // Encode writes the header into b, which has at least HeaderBytes.
 func (h Header) Encode(b []byte) {

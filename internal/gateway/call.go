@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/iam"
 	"github.com/penstock-store/penstock/internal/s3"
 	"github.com/penstock-store/penstock/internal/store"
@@ -28,6 +29,7 @@ type call struct {
 	query    url.Values
 	request  s3.Request
 	identity *s3.Identity
+	claim    *fabric.Claim // of the token, if it has one of a session
 
 	wrote  bool // the header of the answer is out
 	status int
@@ -67,6 +69,11 @@ func (c *call) serve() error {
 	}
 	if refused != nil {
 		return refused
+	}
+	if c.takesToken() {
+		if err := c.claimToken(); err != nil {
+			return err
+		}
 	}
 	if err := c.checkNames(); err != nil {
 		return err

@@ -61,6 +61,7 @@ var mappings = []mapping{
 	{fabric.ErrNoFabric, "fabric.ErrNoFabric", s3.NotImplemented, ""},
 	{fabric.ErrNotSupported, "fabric.ErrNotSupported", s3.NotImplemented, ""},
 	{fabric.ErrNotGranted, "fabric.ErrNotGranted", s3.AccessDenied, "The session belongs to another principal."},
+	{fabric.ErrReplayed, "fabric.ErrReplayed", s3.RDMATokenReplayed, ""},
 	{fabric.ErrWindow, "fabric.ErrWindow", s3.InvalidRDMAToken, "The window lies outside its region."},
 	{fabric.ErrRegion, "fabric.ErrRegion", s3.InvalidRDMAToken, "The region cannot be used."},
 	{fabric.ErrLimit, "fabric.ErrLimit", s3.SlowDown, "A limit of sessions, regions or mapped bytes is reached."},

@@ -162,7 +162,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer c.recovered()
 
 	err := c.admit(n)
-	if err == nil {
+	if err != nil {
+		c.claimRefused()
+	} else {
 		err = c.serve()
 	}
 	if err != nil {

@@ -105,6 +105,33 @@ func (c *call) tokenOf() (*grant, error) {
 	return g, nil
 }
 
+// claimToken uses the token's number up, before anything about the request is decided: whatever its
+// answer will be, its client takes the memory back with it, and a copy of the request that comes later
+// must not touch it. What is wrong with a token otherwise, tokenOf and the opening of its window find.
+func (c *call) claimToken() error {
+	values := c.r.Header[headerToken]
+	if len(values) != 1 || c.g.o.Fabrics == nil || !c.identity.Signed(headerToken) {
+		return nil
+	}
+	d, err := token.Parse(values[0])
+	if err != nil {
+		return nil
+	}
+	c.claim, err = c.g.o.Fabrics.Claim(d, c.identity.Principal)
+	if errors.Is(err, fabric.ErrReplayed) || errors.Is(err, fabric.ErrNotGranted) {
+		return err
+	}
+	return nil
+}
+
+// claimRefused uses up the token of a request that is refused for a limit, before it is understood: it
+// will be repeated with another token.
+func (c *call) claimRefused() {
+	if len(c.r.Header[headerToken]) == 1 && c.authenticate() == nil {
+		_ = c.claimToken() // the refusal is the answer
+	}
+}
+
 // checkEmptyBody: a request with a token has no body, and nothing pretends that it has one.
 func (c *call) checkEmptyBody() error {
 	switch hash := c.identity.PayloadHash; {
@@ -200,7 +227,7 @@ func (c *call) openWindow(ctx context.Context, g *grant, dir fabric.Direction, n
 	}
 	peer, _ := netip.ParseAddrPort(c.r.RemoteAddr) // the zero value fits no fabric that looks at it
 	remote, err := c.g.o.Fabrics.OpenDescriptor(ctx, g.window, fabric.Grant{
-		Principal: c.identity.Principal, Peer: peer, Direction: dir, Bytes: n, Deadline: g.deadline,
+		Principal: c.identity.Principal, Peer: peer, Direction: dir, Bytes: n, Deadline: g.deadline, Claim: c.claim,
 	})
 	if err != nil {
 		reservation.Close()

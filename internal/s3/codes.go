@@ -52,6 +52,7 @@ const (
 	NotModified                       Code = "NotModified"
 	OperationAborted                  Code = "OperationAborted"
 	PreconditionFailed                Code = "PreconditionFailed"
+	RDMATokenReplayed                 Code = "RDMATokenReplayed"
 	RDMATransferFailed                Code = "RDMATransferFailed"
 	RequestHeaderSectionTooLarge      Code = "RequestHeaderSectionTooLarge"
 	RequestTimeout                    Code = "RequestTimeout"
@@ -109,6 +110,7 @@ var codeTable = map[Code]codeDefault{
 	NotModified:                       {304, "Not modified."},
 	OperationAborted:                  {409, "A conflicting operation is under way on this resource; try again."},
 	PreconditionFailed:                {412, "A precondition of the request does not hold."},
+	RDMATokenReplayed:                 {403, "The RDMA token was used by an earlier request."},
 	RDMATransferFailed:                {500, "The transfer to or from the client's memory failed."},
 	RequestHeaderSectionTooLarge:      {400, "The headers of the request are too large."},
 	RequestTimeout:                    {400, "The body did not arrive in time."},

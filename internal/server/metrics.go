@@ -121,6 +121,7 @@ func (c *nodeCollector) Collect(out chan<- prometheus.Metric) {
 		count("penstock_fabric_failures_total", f.Violated, f.Fabric, "protocol")
 		count("penstock_fabric_failures_total", f.RejectedRegions, f.Fabric, "region")
 		count("penstock_fabric_failures_total", f.Refused, f.Fabric, "handshake")
+		count("penstock_fabric_failures_total", f.Replayed, f.Fabric, "replay")
 	}
 	c.collectDrive(gauge, count)
 }

@@ -44,7 +44,7 @@ type Descriptor struct {
 	Fabric string // Session: "shm", "tcp" or "rc"
 
 	SessionID [16]byte // RC and Session
-	Region    uint64   // Session: low 32 bits name a region of the session, high 32 bits are the request's tag
+	Region    uint64   // Session: low 32 bits name a region of the session, high 32 bits number the token
 	Addr      uint64   // first byte of the window: a virtual address, or an offset into Region
 	Size      int64    // window length in bytes
 

@@ -2,7 +2,6 @@ package hostile
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/penstock-store/penstock/client/target"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/token"
 )
@@ -113,19 +111,19 @@ func TestTokenRequests(t *testing.T) {
 				headerToken, tok), 404, "NoSuchUpload"},
 			"another principal": {n.as(n.alice, put), 403, "AccessDenied"},
 		} {
-			n.expectError(fabric+" "+what, n.send(c.r), c.status, c.code)
+			n.expectError(fabric+" "+what, n.send(l.fresh(c.r)), c.status, c.code)
 		}
-		chunked := put.plus("Transfer-Encoding: chunked")
+		chunked := l.fresh(put).plus("Transfer-Encoding: chunked")
 		chunked.noLength = true
 		a, err := n.talk(append(n.raw(chunked), "0\r\n\r\n"...), "PUT")
 		if err != nil {
 			t.Fatal(err)
 		}
 		n.expectError(fabric+" chunked", a, 400, "InvalidRequest")
-		n.expectDeclined(fabric+" agent", n.send(put.with("X-Amz-Rdma-Agent", "other")), "unsupported-agent")
-		n.expectDeclined(fabric+" too small", n.send(l.get("object", tok)), "too-large")
+		n.expectDeclined(fabric+" agent", n.send(l.fresh(put).with("X-Amz-Rdma-Agent", "other")), "unsupported-agent")
+		n.expectDeclined(fabric+" too small", n.send(l.fresh(l.get("object", tok))), "too-large")
 		n.expectDeclined(fabric+" client's key", n.send(
-			put.with("X-Amz-Server-Side-Encryption-Customer-Algorithm", "AES256")), "encrypted-client-key")
+			l.fresh(put).with("X-Amz-Server-Side-Encryption-Customer-Algorithm", "AES256")), "encrypted-client-key")
 		n.urlTokens(fabric, tok)
 		if !bytes.Equal(l.mem.bytes, bytes.Repeat([]byte{0xee}, objectBytes)) {
 			t.Errorf("%s: memory was touched", fabric)
@@ -149,58 +147,6 @@ func (n *node) urlTokens(fabric, tok string) {
 		}
 		n.expectError(fabric+" token in the URL", a, 400, "InvalidRDMAToken")
 	}
-}
-
-// TestReplay: the bytes of a request are sent again after its answer. The client's end has taken the grant
-// back, and denies.
-func TestReplay(t *testing.T) {
-	n := startNode(t)
-	before := n.baseline(1)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	c, err := target.Dial(ctx, n.offer(n.root, "tcp"), target.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := target.WrapMemory(make([]byte, objectBytes))
-	r, err := c.Register(ctx, m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, direction := range []target.Direction{target.ForGet, target.ForPut} {
-		g, err := c.Expect(r, 0, objectBytes, direction)
-		if err != nil {
-			t.Fatal(err)
-		}
-		q := n.put("/"+bucket+"/replayed", nil)
-		if direction == target.ForGet {
-			q = request{method: "GET", path: "/" + bucket + "/object"}
-		}
-		raw := n.raw(q.with(headerToken, g.Token()))
-		a, err := n.talk(raw, q.method)
-		if err != nil || a.status != 200 {
-			t.Fatalf("%s: %d %v %s", q.method, a.status, err, a.body)
-		}
-		if err := g.End(); err != nil {
-			t.Fatal(err)
-		}
-		n.expectStatus(204, n.send(request{method: "DELETE", path: "/" + bucket + "/replayed"}))
-		copy(m.Bytes(), pattern(7, objectBytes))
-		for range 3 {
-			a, err := n.talk(raw, q.method)
-			if err != nil {
-				t.Fatal(err)
-			}
-			n.expectError("replayed "+q.method, a, 500, "RDMATransferFailed")
-		}
-		if !bytes.Equal(m.Bytes(), pattern(7, objectBytes)) {
-			t.Error("a replay wrote into memory")
-		}
-		n.absent("replayed")
-		copy(m.Bytes(), n.object)
-	}
-	_ = c.Close()
-	n.settled(before, "afterwards")
 }
 
 // TestEmptyPayloads: L = 0 is answered without a fabric.

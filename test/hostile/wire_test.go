@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -253,6 +254,7 @@ type link struct {
 	net.Conn
 	offer frame.SessionReply
 	mem   *memory
+	last  atomic.Uint32 // number of the last token
 }
 
 // connect proves the secret of an offer.
@@ -314,9 +316,23 @@ func (l *link) close() {
 	}
 }
 
-// token names a window of a region of the session.
+// token names a window of a region of the session, under a number of its own.
 func (l *link) token(region uint64, off uint64, size int64) string {
-	return tokenOf(l.offer, region, off, size)
+	return tokenOf(l.offer, uint64(l.last.Add(1))<<32|region, off, size)
+}
+
+// fresh gives the request's token, if it is signed, a number of its own.
+func (l *link) fresh(r request) request {
+	old, ok := r.header[headerToken]
+	if !ok {
+		return r
+	}
+	d, err := token.Parse(old)
+	if err != nil {
+		panic(err)
+	}
+	d.Region = uint64(l.last.Add(1))<<32 | uint64(uint32(d.Region))
+	return r.with(headerToken, d.Encode())
 }
 
 func tokenOf(o frame.SessionReply, region, off uint64, size int64) string {

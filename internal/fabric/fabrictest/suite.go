@@ -25,6 +25,7 @@ func Run(t *testing.T, bed Bed) {
 		{"Bounds", testBounds},
 		{"ForgedTokens", testForgedTokens},
 		{"RF_42_Principals", testPrincipals},
+		{"SingleUse", testSingleUse},
 		{"Offers", testOffers},
 		{"Limits", testLimits},
 		{"PartialFailure", testPartialFailure},
@@ -247,7 +248,6 @@ func testBounds(t *testing.T, bed Bed) {
 func testForgedTokens(t *testing.T, bed Bed) {
 	s := newStage(t, bed, fabric.Limits{})
 	r := s.register(s.connect(principal), 10_000)
-	good := s.grant(r, 1000, 2000, fabric.ForGet).Descriptor()
 	cases := []struct {
 		name  string
 		forge func(*token.Descriptor)
@@ -268,7 +268,7 @@ func testForgedTokens(t *testing.T, bed Bed) {
 		{"negative bytes", func(*token.Descriptor) {}, -1, fabric.ErrTooLarge},
 	}
 	for _, c := range cases {
-		d := good
+		d := s.grant(r, 1000, 2000, fabric.ForGet).Descriptor()
 		c.forge(&d)
 		remote, err := s.fabric.Open(s.ctx, d, request(fabric.ForGet, c.bytes))
 		if !errors.Is(err, c.want) {
@@ -280,7 +280,8 @@ func testForgedTokens(t *testing.T, bed Bed) {
 	}
 	late := request(fabric.ForGet, 1)
 	late.Deadline = time.Now()
-	if _, err := s.fabric.Open(s.ctx, good, late); !errors.Is(err, fabric.ErrFenced) {
+	w := s.grant(r, 1000, 2000, fabric.ForGet)
+	if _, err := s.fabric.Open(s.ctx, w.Descriptor(), late); !errors.Is(err, fabric.ErrFenced) {
 		t.Errorf("deadline passed: %v", err)
 	}
 }
@@ -451,7 +452,7 @@ func testForget(t *testing.T, bed Bed) {
 	forgotten := make(chan error, 1)
 	go func() { forgotten <- r.Forget(s.ctx) }()
 	soon(t, "new windows refused", func() bool {
-		again, err := s.fabric.Open(s.ctx, w.Descriptor(), request(fabric.ForGet, 1))
+		again, err := s.fabric.Open(s.ctx, s.grant(r, 0, 1, fabric.ForGet).Descriptor(), request(fabric.ForGet, 1))
 		if err == nil {
 			if err := again.Close(); err != nil {
 				t.Errorf("close: %v", err)

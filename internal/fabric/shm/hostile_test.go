@@ -23,9 +23,10 @@ const patience = 30 * time.Second
 
 // rawClient speaks the protocol frame by frame, so that it can break it.
 type rawClient struct {
-	t     *testing.T
-	conn  *net.UnixConn
-	offer fabric.SessionOffer
+	t      *testing.T
+	conn   *net.UnixConn
+	offer  fabric.SessionOffer
+	tokens uint32 // numbers given out
 }
 
 func newFabric(t *testing.T, limits fabric.Limits, address string) *Fabric {
@@ -337,7 +338,10 @@ func (c *rawClient) window(f *Fabric, fd int, size int64, d fabric.Direction, de
 }
 
 func (c *rawClient) descriptor(size int64) token.Descriptor {
-	return token.Descriptor{Kind: token.Session, Fabric: Name, SessionID: c.offer.ID, Region: 1, Size: size}
+	c.tokens++
+	return token.Descriptor{
+		Kind: token.Session, Fabric: Name, SessionID: c.offer.ID, Region: frame.JoinRegion(1, c.tokens), Size: size,
+	}
 }
 
 func newBuffer(t *testing.T) arena.Buffer {

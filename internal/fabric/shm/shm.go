@@ -66,6 +66,7 @@ var (
 	_ fabric.Fabric        = (*Fabric)(nil)
 	_ fabric.SessionOpener = (*Fabric)(nil)
 	_ fabric.StatsReporter = (*Fabric)(nil)
+	_ fabric.Claimer       = (*Fabric)(nil)
 )
 
 // New starts to listen.
@@ -136,6 +137,11 @@ func (f *Fabric) NewSession(ctx context.Context, principal string) (fabric.Sessi
 	offer, err := f.roster.Offer(ctx, principal)
 	offer.Network, offer.Address = "unix", f.address
 	return offer, err
+}
+
+// Claim uses up the number of a token.
+func (f *Fabric) Claim(d token.Descriptor, principal string) (*fabric.Claim, error) {
+	return f.roster.Claim(d, principal)
 }
 
 // RevokePrincipal cuts the principal's sessions; their memory is out of reach when it returns.

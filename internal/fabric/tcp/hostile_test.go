@@ -23,9 +23,10 @@ const (
 
 // rawClient speaks the protocol frame by frame, so that it can break it.
 type rawClient struct {
-	t     *testing.T
-	conn  *net.TCPConn
-	offer fabric.SessionOffer
+	t      *testing.T
+	conn   *net.TCPConn
+	offer  fabric.SessionOffer
+	tokens uint32 // numbers given out
 }
 
 func newFabric(t *testing.T, limits fabric.Limits) *Fabric {
@@ -74,6 +75,12 @@ func connect(t *testing.T, f *Fabric) *rawClient {
 	return c
 }
 
+// number is that of the next token.
+func (c *rawClient) number() uint32 {
+	c.tokens++
+	return c.tokens
+}
+
 func (c *rawClient) send(h frame.Header, body []byte) {
 	c.t.Helper()
 	if err := frame.WriteFrame(c.conn, h, body); err != nil {
@@ -116,7 +123,7 @@ func (c *rawClient) open(f *Fabric, d fabric.Direction, bytes int64, wait time.D
 	c.t.Helper()
 	r, err := f.Open(context.Background(), token.Descriptor{
 		Kind: token.Session, Fabric: Name, SessionID: c.offer.ID,
-		Region: frame.JoinRegion(1, 77), Addr: 4096, Size: bytes,
+		Region: frame.JoinRegion(1, c.number()), Addr: 4096, Size: bytes,
 	}, fabric.Grant{Principal: "p", Direction: d, Bytes: bytes, Deadline: time.Now().Add(wait)})
 	if err != nil {
 		c.t.Fatal(err)
@@ -171,7 +178,7 @@ func TestFrames(t *testing.T) {
 	}()
 	start := c.receive()
 	if start != (frame.Header{Type: frame.Start, Status: frame.StatusGet, ID: start.ID,
-		Region: frame.JoinRegion(1, 77), Offset: 4096, Size: 1000}) {
+		Region: frame.JoinRegion(1, c.tokens), Offset: 4096, Size: 1000}) {
 		t.Errorf("start %+v", start)
 	}
 	for _, want := range []frame.Header{

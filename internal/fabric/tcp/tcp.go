@@ -67,6 +67,7 @@ var (
 	_ fabric.Fabric        = (*Fabric)(nil)
 	_ fabric.SessionOpener = (*Fabric)(nil)
 	_ fabric.StatsReporter = (*Fabric)(nil)
+	_ fabric.Claimer       = (*Fabric)(nil)
 )
 
 // New starts to listen.
@@ -113,6 +114,11 @@ func (f *Fabric) NewSession(ctx context.Context, principal string) (fabric.Sessi
 	offer, err := f.roster.Offer(ctx, principal)
 	offer.Network, offer.Address = "tcp", f.address
 	return offer, err
+}
+
+// Claim uses up the number of a token.
+func (f *Fabric) Claim(d token.Descriptor, principal string) (*fabric.Claim, error) {
+	return f.roster.Claim(d, principal)
 }
 
 // RevokePrincipal cuts the principal's sessions.

@@ -180,6 +180,8 @@ func (c *call) dispatch() error {
 		return c.bucketConfig()
 	case opObjectTags:
 		return c.objectTags()
+	case opObjectAttributes:
+		return c.objectAttributes()
 	}
 	return s3.New(s3.NotImplemented, "")
 }

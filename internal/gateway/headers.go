@@ -160,19 +160,15 @@ func (c *call) wantsChecksum() bool { return s3.ParseChecksumMode(c.r.Header) }
 // setChecksums answers the checksums of a whole object or part: what the client once declared, or
 // CRC64NVME when it declared nothing.
 func setChecksums(h http.Header, sums []store.Checksum, crc uint64) {
-	kind := s3.FullObject
 	for _, s := range sums {
 		if a, err := s3.ParseAlgorithm(s.Algorithm); err == nil && a != s3.NoAlgorithm {
 			h[a.Header()] = []string{s.Value}
-		}
-		if s.Composite {
-			kind = s3.Composite
 		}
 	}
 	if len(sums) == 0 {
 		h[s3.CRC64NVME.Header()] = []string{checksum.Base64(crc)}
 	}
-	h["X-Amz-Checksum-Type"] = []string{string(kind)}
+	h["X-Amz-Checksum-Type"] = []string{string(typeOf(sums))}
 }
 
 func toStore(sums []s3.Checksum) []store.Checksum {
@@ -195,14 +191,20 @@ func toS3(sums []store.Checksum) []s3.Checksum {
 	return out
 }
 
+// checksumType is the type of stored checksums, "" when there are none.
 func checksumType(sums []store.Checksum) s3.ChecksumType {
+	if len(sums) == 0 {
+		return ""
+	}
+	return typeOf(sums)
+}
+
+// typeOf is the type of what is answered as checksums: CRC64NVME of the whole when none are stored.
+func typeOf(sums []store.Checksum) s3.ChecksumType {
 	for _, s := range sums {
 		if s.Composite {
 			return s3.Composite
 		}
-	}
-	if len(sums) == 0 {
-		return ""
 	}
 	return s3.FullObject
 }

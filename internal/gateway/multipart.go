@@ -102,7 +102,7 @@ func (c *call) completeUpload() error {
 	}
 	return c.answerXML(s3.CompleteResult{
 		Location: c.location(), Bucket: c.target.Bucket, Key: c.target.Key, ETag: info.ETag,
-		Checksums: wholeChecksums(&info), ChecksumType: cmp.Or(checksumType(info.Checksums), s3.FullObject),
+		Checksums: wholeChecksums(&info), ChecksumType: typeOf(info.Checksums),
 	})
 }
 
@@ -123,14 +123,11 @@ func (c *call) declaredOfWhole(r *store.CompleteRequest) (s3.Algorithm, s3.Check
 
 // completeDocument reads the body without taking the object's checksum headers for the document's.
 func (c *call) completeDocument() ([]byte, func(), error) {
-	for _, a := range allAlgorithms {
+	for _, a := range s3.Algorithms() {
 		c.r.Header.Del(a.Header()) // the signature was verified already
 	}
 	return c.document(maxCompleteBytes)
 }
-
-// allAlgorithms are all checksum algorithms of S3.
-var allAlgorithms = []s3.Algorithm{s3.CRC32, s3.CRC32C, s3.CRC64NVME, s3.SHA1, s3.SHA256}
 
 // composer names the checksums of the whole from those of the parts: of the upload's algorithm, and
 // of the one that the client declares now, as far as every part has a value.

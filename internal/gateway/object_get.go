@@ -90,6 +90,19 @@ func (s *selection) wholeSums(info *store.ObjectInfo) (sums []store.Checksum, cr
 	return nil, 0, false
 }
 
+// answerChecksums answers the checksums of the selected bytes when the client wants them. The type is that
+// of the object also for a part of it.
+func (c *call) answerChecksums(s *selection, info *store.ObjectInfo) {
+	if !c.wantsChecksum() {
+		return
+	}
+	if sums, crc, ok := s.wholeSums(info); ok {
+		h := c.w.Header()
+		setChecksums(h, sums, crc)
+		h["X-Amz-Checksum-Type"] = []string{string(typeOf(info.Checksums))}
+	}
+}
+
 // head sets the headers of a GET or HEAD but those of its length.
 func (c *call) head(s *selection, info *store.ObjectInfo) {
 	c.describe(info, s.overrides)
@@ -115,11 +128,7 @@ func (c *call) headObject() error {
 		return err
 	}
 	c.head(s, &info)
-	if c.wantsChecksum() {
-		if sums, crc, ok := s.wholeSums(&info); ok {
-			setChecksums(c.w.Header(), sums, crc)
-		}
-	}
+	c.answerChecksums(s, &info)
 	c.w.Header()["Content-Length"] = []string{strconv.FormatInt(s.len, 10)}
 	c.writeHeader(s.status())
 	return nil
@@ -154,11 +163,7 @@ func (c *call) getObject() error {
 	defer obj.Close()
 	c.path = pathHTTP
 	c.head(s, &obj.Info)
-	if c.wantsChecksum() {
-		if sums, crc, ok := s.wholeSums(&obj.Info); ok {
-			setChecksums(c.w.Header(), sums, crc)
-		}
-	}
+	c.answerChecksums(s, &obj.Info)
 	c.w.Header()["Content-Length"] = []string{strconv.FormatInt(s.len, 10)}
 	if s.len == 0 {
 		c.writeHeader(s.status())

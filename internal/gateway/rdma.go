@@ -281,7 +281,7 @@ func (c *call) getByFabric(s *selection, g *grant) error {
 		return &declined{reason: reasonTooLarge, need: s.len}
 	}
 	c.path = g.path
-	sums, crc, whole := s.wholeSums(&obj.Info)
+	_, crc, whole := s.wholeSums(&obj.Info)
 	if s.len > 0 {
 		moved, err := c.writeWindow(ctx, obj, s, g)
 		if err != nil {
@@ -297,8 +297,8 @@ func (c *call) getByFabric(s *selection, g *grant) error {
 	h[headerReply] = []string{strconv.Itoa(s.status())}
 	h[headerBytes] = []string{strconv.FormatInt(s.len, 10)}
 	h[headerChecksum] = []string{"CRC64NVME " + checksum.Base64(crc)}
-	if g.window.Kind == token.Session && whole && c.wantsChecksum() {
-		setChecksums(h, sums, crc)
+	if g.window.Kind == token.Session {
+		c.answerChecksums(s, &obj.Info)
 	}
 	return c.answerEmpty(s.status())
 }

@@ -30,6 +30,7 @@ const (
 	opCopyObject
 	opDeleteObject
 	opObjectTags
+	opObjectAttributes
 	opCreateUpload
 	opUploadPart
 	opUploadPartCopy
@@ -46,8 +47,8 @@ var opNames = [opCount]string{
 	"None", "ListBuckets", "CreateBucket", "HeadBucket", "DeleteBucket", "GetBucketLocation", "GetBucketConfiguration",
 	"ListObjects", "ListObjectsV2", "ListObjectVersions", "ListMultipartUploads", "DeleteObjects",
 	"GetObject", "HeadObject", "PutObject",
-	"CopyObject", "DeleteObject", "GetObjectTagging", "CreateMultipartUpload", "UploadPart", "UploadPartCopy",
-	"CompleteMultipartUpload", "AbortMultipartUpload", "ListParts", "Control", "Refused",
+	"CopyObject", "DeleteObject", "GetObjectTagging", "GetObjectAttributes", "CreateMultipartUpload",
+	"UploadPart", "UploadPartCopy", "CompleteMultipartUpload", "AbortMultipartUpload", "ListParts", "Control", "Refused",
 }
 
 // String is the S3 name.
@@ -148,6 +149,8 @@ func routeObject(method, sub string, q url.Values, h http.Header) (op, error) {
 		return opListParts, nil
 	case "GET tagging":
 		return opObjectTags, nil
+	case "GET attributes":
+		return opObjectAttributes, nil
 	case "HEAD ":
 		return opHeadObject, nil
 	case "PUT ":

@@ -1,13 +1,18 @@
 package s3
 
 import (
+	"crypto/md5"
 	"crypto/sha1"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/base64"
 	"encoding/binary"
 	"hash"
 	"hash/crc32"
 	"strings"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/zeebo/xxh3"
 
 	"github.com/penstock-store/penstock/internal/checksum"
 )
@@ -23,16 +28,33 @@ const (
 	CRC64NVME
 	SHA1
 	SHA256
+	SHA512
+	MD5
+	XXHASH64
+	XXHASH3
+	XXHASH128
+	algorithmCount
 )
 
-var algorithmNames = [...]string{"", "CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"}
+var algorithmNames = [algorithmCount]string{"", "CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256",
+	"SHA512", "MD5", "XXHASH64", "XXHASH3", "XXHASH128"}
 
-var algorithmHeaders = [...]string{
+var algorithmHeaders = [algorithmCount]string{
 	"", "X-Amz-Checksum-Crc32", "X-Amz-Checksum-Crc32c", "X-Amz-Checksum-Crc64nvme",
-	"X-Amz-Checksum-Sha1", "X-Amz-Checksum-Sha256",
+	"X-Amz-Checksum-Sha1", "X-Amz-Checksum-Sha256", "X-Amz-Checksum-Sha512", "X-Amz-Checksum-Md5",
+	"X-Amz-Checksum-Xxhash64", "X-Amz-Checksum-Xxhash3", "X-Amz-Checksum-Xxhash128",
 }
 
-var algorithmSizes = [...]int{0, 4, 4, 8, sha1.Size, sha256.Size}
+var algorithmSizes = [algorithmCount]int{0, 4, 4, 8, sha1.Size, sha256.Size, sha512.Size, md5.Size, 8, 8, 16}
+
+// Algorithms returns all algorithms of S3.
+func Algorithms() []Algorithm {
+	all := make([]Algorithm, 0, algorithmCount-1)
+	for a := NoAlgorithm + 1; a < algorithmCount; a++ {
+		all = append(all, a)
+	}
+	return all
+}
 
 // String returns the name as in x-amz-checksum-algorithm, "" for NoAlgorithm.
 func (a Algorithm) String() string {
@@ -67,7 +89,8 @@ func ParseAlgorithm(s string) (Algorithm, error) {
 	if a := algorithmNamed(s); a != NoAlgorithm {
 		return a, nil
 	}
-	return NoAlgorithm, New(InvalidRequest, "The checksum algorithm must be CRC32, CRC32C, CRC64NVME, SHA1 or SHA256.")
+	return NoAlgorithm, New(InvalidRequest,
+		"The checksum algorithm must be one of"+strings.Join(algorithmNames[:], " ")+".")
 }
 
 func algorithmNamed(s string) Algorithm {
@@ -96,6 +119,16 @@ func (a Algorithm) hash() hash.Hash {
 		return sha1.New()
 	case SHA256:
 		return sha256.New()
+	case SHA512:
+		return sha512.New()
+	case MD5:
+		return md5.New()
+	case XXHASH64:
+		return xxhash.New()
+	case XXHASH3:
+		return xxh3.New()
+	case XXHASH128:
+		return xxh3.New128()
 	case CRC64NVME:
 		return new(crc64)
 	}

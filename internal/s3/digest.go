@@ -183,7 +183,11 @@ func NewDigester(d Declared, o DigestOptions) *Digester {
 
 func (d *Digester) add(i int, a Algorithm) {
 	d.running[i].algorithm = a
-	if a == NoAlgorithm || a == CRC64NVME && d.external {
+	switch {
+	case a == NoAlgorithm || a == CRC64NVME && d.external:
+		return
+	case a == MD5 && d.md5 != nil:
+		d.running[i].hash = d.md5 // one pass serves the ETag and the checksum
 		return
 	}
 	d.running[i].hash = a.hash()

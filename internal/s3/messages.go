@@ -144,6 +144,25 @@ type ListPartsResult struct {
 	Parts                            []PartEntry
 }
 
+// ObjectParts is the element of that name in an AttributesResult.
+type ObjectParts struct {
+	Total                            int // of the object
+	PartNumberMarker, NextPartNumber int
+	MaxParts                         int
+	Truncated                        bool
+	Parts                            []PartEntry // Number, Size and Checksums
+}
+
+// AttributesResult answers GetObjectAttributes. What is nil or "" was not asked for, or does not exist.
+type AttributesResult struct {
+	ETag         string
+	Checksums    []Checksum // a composite is answered without its "-N", as S3 does here
+	ChecksumType ChecksumType
+	Parts        *ObjectParts
+	StorageClass string
+	Size         *int64
+}
+
 // UploadEntry is one upload of a ListUploadsResult.
 type UploadEntry struct {
 	Key, UploadID     string

@@ -266,7 +266,7 @@ func readCompletePart(c *element) (CompletePart, error) {
 	if p.ETag = TrimETag(tag); p.ETag == "" {
 		return p, New(MalformedXML, "A part has no ETag.")
 	}
-	for a := CRC32; a <= SHA256; a++ {
+	for _, a := range Algorithms() {
 		v, ok := c.child(a.Element())
 		if v = strings.TrimSpace(v); !ok || v == "" {
 			continue

@@ -28,7 +28,7 @@ type ObjectMeta struct {
 // Checksum is one S3 checksum value as it is answered, e.g. {"CRC32C", "yZRlqg=="}. A composite
 // multipart value carries its "-N" suffix.
 type Checksum struct {
-	Algorithm string // CRC32, CRC32C, CRC64NVME, SHA1, SHA256
+	Algorithm string // S3's name of it, as CRC32C
 	Value     string
 	Composite bool
 }
@@ -95,6 +95,22 @@ type OpenRequest struct {
 	// the object, and off is relative to its start. nil means all of it. It is called again when the
 	// object was replaced while it was being opened. Its error is Open's error. Stat ignores it.
 	Range func(info *ObjectInfo, size int64) (off, n int64, err error)
+}
+
+// AttributesRequest asks for the state of an object and, when it was made by a multipart upload, for a page
+// of its parts.
+type AttributesRequest struct {
+	Bucket, Key string
+	If          Conditions
+	After       int // first part number is > this
+	Limit       int // 0: no parts
+}
+
+// Attributes is an object and a page of its parts at one snapshot.
+type Attributes struct {
+	Info      ObjectInfo
+	Parts     []PartInfo
+	Truncated bool
 }
 
 // DeleteRequest removes an object. In DeleteMany, Bucket is ignored.

@@ -70,6 +70,7 @@ func TestManyParts(t *testing.T) {
 	if !bytes.Equal(o.Body, pattern(1+7532%251, 7532%256)[1:]) {
 		t.Fatal("other bytes of a part")
 	}
+	f.pageThrough(t, list, offsets)
 	for _, n := range []int{-1, 1, 7531, 10001} {
 		_, err = f.Stat(t.Context(), store.OpenRequest{Bucket: bucket, Key: "key", Part: n})
 		wantError(t, err, store.ErrNoSuchPart)
@@ -77,6 +78,39 @@ func TestManyParts(t *testing.T) {
 	check(t, f.direct.Delete(t.Context(), "key"))
 	f.collect(t)
 	f.onlyRecords(t, id)
+}
+
+// pageThrough checks the parts that Attributes tells of "key", in pages of several sizes.
+func (f *fixture) pageThrough(t *testing.T, want []model.Part, offsets map[int]int) {
+	t.Helper()
+	for _, limit := range []int{999, 1000, 1250, 5000} {
+		after, at := 0, 0
+		for more := true; more; {
+			a, err := f.Attributes(t.Context(), store.AttributesRequest{
+				Bucket: bucket, Key: "key", After: after, Limit: limit,
+			})
+			check(t, err)
+			if n := min(limit, store.MaxListLimit, len(want)-at); len(a.Parts) != n {
+				t.Fatalf("pages of %d: %d parts after %d, want %d", limit, len(a.Parts), after, n)
+			}
+			for _, p := range a.Parts {
+				w := want[at]
+				if p.Number != w.Number || p.ETag != w.ETag || p.Size != int64(1+w.Number%251) ||
+					p.Offset != int64(offsets[w.Number]) {
+					t.Fatalf("part %+v, want %d at %d", p, w.Number, offsets[w.Number])
+				}
+				after, at = p.Number, at+1
+			}
+			if more = a.Truncated; more != (at < len(want)) {
+				t.Fatalf("pages of %d: truncated %v after %d of %d", limit, more, at, len(want))
+			}
+		}
+	}
+	a, err := f.Attributes(t.Context(), store.AttributesRequest{Bucket: bucket, Key: "key"})
+	check(t, err)
+	if len(a.Parts) != 0 || a.Truncated || a.Info.PartCount != len(want) {
+		t.Fatalf("without a limit: %d parts of %d", len(a.Parts), a.Info.PartCount)
+	}
 }
 
 // onlyRecords checks that nothing of an upload is left.

@@ -10,7 +10,10 @@ import (
 )
 
 // MaxHandshakes bounds the connections of one fabric that have not proved a secret yet. A handshake
-// takes milliseconds, so more of them are an attack.
+// takes milliseconds, so more of them are an attack. When all places are taken, a newcomer gets that of
+// the connection that has waited longest among those of the origin with the most of them: whoever floods
+// the door pushes out its own, and an honest client keeps its place for as long as MaxHandshakes others
+// need to arrive.
 const MaxHandshakes = 128
 
 // acceptPause lets descriptors come free after a failed accept.
@@ -27,7 +30,15 @@ type Door struct {
 
 	mu      sync.Mutex
 	closed  bool
-	waiting map[net.Conn]struct{} // in their handshake
+	arrived uint64             // connections so far
+	waiting map[net.Conn]guest // in their handshake
+	origins map[string]int     // of those, by where they come from
+}
+
+// guest is a connection in its handshake.
+type guest struct {
+	origin string
+	turn   uint64 // its place in the order of arrival
 }
 
 // NewDoor takes ownership of the listener. serve closes its connection, and calls Proved when the
@@ -39,7 +50,8 @@ func NewDoor(l net.Listener, serve func(net.Conn), refused *atomic.Int64, logger
 		refused:  refused,
 		logger:   logger,
 		shut:     make(chan struct{}),
-		waiting:  make(map[net.Conn]struct{}),
+		waiting:  make(map[net.Conn]guest),
+		origins:  make(map[string]int),
 	}
 }
 
@@ -63,7 +75,7 @@ func (d *Door) accept() {
 			}
 			continue
 		}
-		if !d.admit(conn) {
+		if !d.admit(conn, originOf(conn)) {
 			d.refused.Add(1)
 			_ = conn.Close() // a refusal: there is nobody to tell
 			continue
@@ -72,21 +84,55 @@ func (d *Door) accept() {
 	}
 }
 
-func (d *Door) admit(conn net.Conn) bool {
+// admit gives the connection a place, if need be that of another one, whose handshake ends.
+func (d *Door) admit(conn net.Conn, origin string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || len(d.waiting) >= MaxHandshakes {
+	if d.closed {
 		return false
 	}
-	d.waiting[conn] = struct{}{}
+	if len(d.waiting) >= MaxHandshakes {
+		out := d.longest()
+		d.leave(out)
+		_ = out.Close() // ends its handshake, which counts the refusal
+	}
+	d.arrived++
+	d.waiting[conn] = guest{origin, d.arrived}
+	d.origins[origin]++
 	return true
+}
+
+// longest is the connection that has waited longest of the origin that has the most.
+func (d *Door) longest() (out net.Conn) {
+	most := 0
+	for _, n := range d.origins {
+		most = max(most, n)
+	}
+	first := d.arrived + 1
+	for conn, g := range d.waiting {
+		if d.origins[g.origin] == most && g.turn < first {
+			out, first = conn, g.turn
+		}
+	}
+	return out
+}
+
+func (d *Door) leave(conn net.Conn) {
+	g, ok := d.waiting[conn]
+	if !ok {
+		return
+	}
+	delete(d.waiting, conn)
+	if d.origins[g.origin]--; d.origins[g.origin] == 0 {
+		delete(d.origins, g.origin)
+	}
 }
 
 // Proved says that a connection's handshake is over, well or not.
 func (d *Door) Proved(conn net.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.waiting, conn)
+	d.leave(conn)
 }
 
 // Waiting is the number of connections in their handshake.

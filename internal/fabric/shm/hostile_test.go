@@ -634,3 +634,16 @@ func FuzzFrames(f *testing.F) {
 		soon(t, "session ends", func() bool { return fab.Stats().Sessions == 0 })
 	})
 }
+
+// TestHandshakeFlood opens more connections than may be in their handshake, again and again: an honest
+// client of the same user gets in all the same.
+func TestHandshakeFlood(t *testing.T) {
+	f := newFabric(t, fabric.Limits{}, "")
+	for range 3 {
+		for range fabric.MaxHandshakes + 10 {
+			dialRaw(t, f)
+		}
+		soon(t, "places are taken", func() bool { return f.door.Waiting() == fabric.MaxHandshakes })
+		connect(t, f).alive("during the flood")
+	}
+}

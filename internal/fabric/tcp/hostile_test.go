@@ -569,8 +569,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// TestHandshakeFlood opens more connections than may be in their handshake: the surplus is closed at
-// once, and a place comes free with each one that leaves.
+// TestHandshakeFlood opens more connections than may be in their handshake: each newcomer takes the place
+// of the one that has waited longest, and an honest client gets in while all places are taken.
 func TestHandshakeFlood(t *testing.T) {
 	f := newFabric(t, fabric.Limits{})
 	var idle []*net.TCPConn
@@ -578,9 +578,13 @@ func TestHandshakeFlood(t *testing.T) {
 		idle = append(idle, dialRaw(t, f))
 	}
 	soon(t, "places are taken", func() bool { return f.door.Waiting() == fabric.MaxHandshakes })
-	surplus := dialRaw(t, f)
-	if _, err := io.Copy(io.Discard, surplus); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("surplus connection lives")
+	for i := range 3 {
+		connect(t, f).alive("during the flood")
+		if _, err := io.Copy(io.Discard, idle[i]); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("connection %d, which has waited longest, lives", i)
+		}
+		idle = append(idle, dialRaw(t, f)) // and the place is taken again
+		soon(t, "places are taken", func() bool { return f.door.Waiting() == fabric.MaxHandshakes })
 	}
 	for _, c := range idle {
 		_ = c.Close()

@@ -14,12 +14,13 @@ import (
 	"github.com/penstock-store/penstock/internal/iam"
 	"github.com/penstock-store/penstock/internal/s3"
 	"github.com/penstock-store/penstock/internal/store"
+	"github.com/penstock-store/penstock/internal/token"
 )
 
 // call is one request under way. It belongs to one goroutine.
 type call struct {
 	g     *Gateway
-	w     http.ResponseWriter
+	w     http.ResponseWriter // answer
 	r     *http.Request
 	id    string
 	start time.Time
@@ -36,6 +37,13 @@ type call struct {
 	path   path   // how the payload moved
 	moved  int64  // payload bytes moved
 	reason string // why RDMA was declined
+
+	// For the access log.
+	answer counted
+	window token.Descriptor // the token's; of no kind: none
+	taken  int64            // bytes of the request's body
+	code   string           // S3 error code of the answer
+	cut    string           // why the answer was cut off
 }
 
 func (c *call) serve() error {
@@ -210,7 +218,7 @@ func (c *call) authorise(bucket, ownerHeader string) error {
 // client cannot take a part for the whole.
 func (c *call) fail(err error) {
 	if c.wrote {
-		c.status = 0 // what was answered is not what was meant
+		c.status, c.cut = 0, c.cutWord(err) // what was answered is not what was meant
 		c.g.log.Debug("answer cut off", "request_id", c.id, "op", c.op.String(), "error", err)
 		panic(http.ErrAbortHandler)
 	}
@@ -240,6 +248,7 @@ func (c *call) fail(err error) {
 		}
 		level("request ended in error", "request_id", c.id, "op", c.op.String(), "code", string(e.Code), "error", err)
 	}
+	c.code = string(e.Code)
 	for name, value := range e.Header {
 		h.Set(name, value)
 	}
@@ -252,7 +261,9 @@ func (c *call) fail(err error) {
 		return
 	}
 	rawPath, _ := cutQuery(c.r.RequestURI)
-	body := e.Complete(rawPath, c.id).AppendXML(nil)
+	e = e.Complete(rawPath, c.id)
+	e.HostID = c.g.o.Node
+	body := e.AppendXML(nil)
 	h["Content-Type"] = xmlType
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	c.writeHeader(e.Status)
@@ -356,6 +367,7 @@ func (b *body) Read(p []byte) (int, error) {
 	_ = b.ctl.SetReadDeadline(deadline) // test servers without a connection have none
 	n, err := b.c.r.Body.Read(p)
 	b.n += int64(n)
+	b.c.taken += int64(n)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return n, s3.New(s3.RequestTimeout, "").Wrap(err)
 	}

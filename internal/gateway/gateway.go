@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/penstock-store/penstock/internal/accesslog"
 	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/iam"
@@ -87,6 +88,7 @@ type Options struct {
 
 	Ready   func() error // nil: ready
 	Metrics *Metrics
+	Access  *accesslog.Log // nil: none
 	Log     *slog.Logger
 	Now     func() time.Time // nil: time.Now
 }
@@ -154,7 +156,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer g.inFlight.Add(-1)
 	id := g.ids.Next()
 	r = r.WithContext(requestid.NewContext(r.Context(), id)) // for log lines of what works for the request
-	c := &call{g: g, w: w, r: r, id: id, start: g.o.Now()}
+	c := &call{g: g, r: r, id: id, start: g.o.Now()}
+	c.answer.ResponseWriter = w
+	c.w = &c.answer
 	h := w.Header()
 	h["X-Amz-Request-Id"] = []string{c.id}
 	h["X-Amz-Id-2"] = []string{g.o.Node}
@@ -170,7 +174,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		c.fail(err)
 	}
-	g.metrics.observe(c)
+	c.ended()
 }
 
 // serverHeader is shared by all answers; net/http only reads it.
@@ -211,16 +215,16 @@ func (c *call) recovered() {
 		return
 	}
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-		c.g.metrics.observe(c)
+		c.ended()
 		panic(p)
 	}
 	c.g.log.Error("request panicked", "request_id", c.id, "op", c.op.String(), "panic", fmt.Sprint(p),
 		"stack", string(debug.Stack()))
 	if c.wrote {
-		c.status = 0
-		c.g.metrics.observe(c)
+		c.status, c.cut = 0, cutPanic
+		c.ended()
 		panic(http.ErrAbortHandler)
 	}
 	c.fail(s3.New(s3.InternalError, ""))
-	c.g.metrics.observe(c)
+	c.ended()
 }

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -59,6 +58,7 @@ type conn struct {
 	closed   atomic.Bool
 	read     atomic.Int64 // unix nanoseconds of the last read that gave bytes
 	written  atomic.Int64 // unix nanoseconds when the write deadline was last set
+	subject  string       // of the client's certificate; belongs to the request under way
 }
 
 // Read notes the time: the header of a request arrived no later.
@@ -82,6 +82,18 @@ func (c *conn) Write(p []byte) (int, error) {
 		c.written.Store(now.UnixNano())
 	}
 	return c.Conn.Write(p)
+}
+
+// SetWriteDeadline makes the next Write set its own: net/http takes deadlines away between requests.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.written.Store(0)
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// SetDeadline is SetWriteDeadline for both directions.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.written.Store(0)
+	return c.Conn.SetDeadline(t)
 }
 
 // CloseWrite lets net/http end the answer before it closes a connection with unread bytes.
@@ -165,13 +177,16 @@ type connKey struct{}
 
 // ConnContext goes into http.Server.ConnContext.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
+	for {
+		if own, ok := c.(*conn); ok {
+			return context.WithValue(ctx, connKey{}, own)
+		}
+		outer, ok := c.(interface{ NetConn() net.Conn }) // TLS, and what watches answers
+		if !ok {
+			return ctx
+		}
+		c = outer.NetConn()
 	}
-	if own, ok := c.(*conn); ok {
-		return context.WithValue(ctx, connKey{}, own)
-	}
-	return ctx
 }
 
 func connOf(ctx context.Context) *conn {

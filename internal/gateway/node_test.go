@@ -18,6 +18,7 @@ import (
 	"github.com/penstock-store/penstock/internal/chunk"
 	"github.com/penstock-store/penstock/internal/chunk/chunkmem"
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/front"
 	"github.com/penstock-store/penstock/internal/gateway"
 	"github.com/penstock-store/penstock/internal/iam"
 	"github.com/penstock-store/penstock/internal/meta"
@@ -129,8 +130,10 @@ func (n *node) listen(stall time.Duration) {
 		Handler: n.g, ConnContext: gateway.ConnContext, MaxHeaderBytes: 1 << 20, ReadHeaderTimeout: 5 * time.Second,
 		DisableGeneralOptionsHandler: true,
 	}
+	front.Attach(srv)
+	watched := front.NewListener(n.listener, front.Options{Refuse: n.g.Refuse})
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = srv.Serve(n.listener) })
+	wg.Go(func() { _ = srv.Serve(watched) })
 	n.host = inner.Addr().String()
 	n.url = "http://" + n.host
 	n.client = &http.Client{Transport: &http.Transport{DisableCompression: true}}

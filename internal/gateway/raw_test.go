@@ -297,6 +297,27 @@ func TestStalledReaderIsCutOff(t *testing.T) {
 	eventually(t, func() bool { return n.g.InFlight() == 0 && n.arena.InUse() == 0 })
 }
 
+// TestStalledReaderOfALaterRequestIsCutOff: the limit holds for every request of a connection, however
+// soon it follows another one that wrote within its own.
+func TestStalledReaderOfALaterRequestIsCutOff(t *testing.T) {
+	n := newNode(t, stall(500*time.Millisecond))
+	c := n.root()
+	makeBucket(t, c, "hst")
+	put(t, c, "hst", "big", randomBytes(32<<20))
+	conn, err := net.Dial("tcp", n.host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	small, big := n.raw(request{method: "GET", path: "/hst?location"}), n.raw(request{method: "GET", path: "/hst/big"})
+	if _, err := conn.Write(append(small, big...)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return n.g.InFlight() == 1 && n.arena.InUse() > 0 })
+	eventually(t, func() bool { return n.g.InFlight() == 0 && n.arena.InUse() == 0 })
+}
+
 func stall(d time.Duration) tweak {
 	return func(o *tweakOptions) { o.Limits.Stall, o.Limits.MinRate = d, 1<<20 }
 }

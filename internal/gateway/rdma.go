@@ -97,6 +97,7 @@ func (c *call) tokenOf() (*grant, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.window = d
 	g := &grant{window: d, path: pathOf(d)}
 	if g.deadline, err = c.transferDeadline(d); err != nil {
 		return nil, err

@@ -21,7 +21,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -83,8 +82,9 @@ type Server struct {
 	registry    *prometheus.Registry
 
 	listener *gateway.Listener
-	front    net.Listener // listener, in TLS where configured
-	admin    net.Listener // nil: none
+	front    net.Listener      // listener, in TLS where configured
+	ids      *requestid.Source // of the admin listener
+	admin    net.Listener      // nil: none
 	http     *http.Server
 	adminWeb *http.Server
 
@@ -116,7 +116,8 @@ func NewOn(ctx context.Context, fs vfs.FS, c config.Config, log *slog.Logger) (*
 		return nil, err
 	}
 	log = slog.New(requestid.NewHandler(log.Handler()))
-	s := &Server{config: c, log: log, fs: fs, registry: prometheus.NewRegistry()}
+	s := &Server{config: c, log: log, fs: fs, registry: prometheus.NewRegistry(),
+		ids: requestid.NewSource()}
 	steps := []struct {
 		name string
 		open func(context.Context) error
@@ -258,46 +259,6 @@ func (s *Server) checkReady() error {
 	}
 	if state := s.drive.State(); state.Mode != drive.ReadWrite {
 		return fmt.Errorf("%w: drive is %v", errNotReady, state.Mode)
-	}
-	return nil
-}
-
-func (s *Server) listen(context.Context) error {
-	inner, err := net.Listen("tcp", s.config.HTTP.Listen)
-	if err != nil {
-		return err
-	}
-	l := s.config.Limits
-	s.listener = gateway.NewListener(inner, l.Connections, l.StallTimeout)
-	s.front = s.listener
-	s.onClose("S3 listener", quietly(s.listener.Close))
-	if s.config.HTTP.TLSCert != "" {
-		certificate, err := tls.LoadX509KeyPair(s.config.HTTP.TLSCert, s.config.HTTP.TLSKey)
-		if err != nil {
-			return err
-		}
-		s.front = tls.NewListener(s.listener, &tls.Config{
-			Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12,
-			NextProtos: []string{"http/1.1"},
-		})
-	}
-	var one http.Protocols
-	one.SetHTTP1(true) // what S3 clients speak; streams of HTTP/2 would share one connection's window
-	s.http = &http.Server{
-		Handler: s.gateway, ConnContext: gateway.ConnContext, Protocols: &one, DisableGeneralOptionsHandler: true,
-		ReadHeaderTimeout: l.ReadHeaderTimeout, IdleTimeout: l.IdleTimeout,
-		MaxHeaderBytes: int(config.MaxHeaderBytes), ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}
-	if s.config.HTTP.AdminListen == "" {
-		return nil
-	}
-	if s.admin, err = net.Listen("tcp", s.config.HTTP.AdminListen); err != nil {
-		return err
-	}
-	s.onClose("admin listener", quietly(s.admin.Close))
-	s.adminWeb = &http.Server{
-		Handler: s.adminHandler(), ReadHeaderTimeout: l.ReadHeaderTimeout, IdleTimeout: l.IdleTimeout,
-		WriteTimeout: l.StallTimeout, ErrorLog: s.http.ErrorLog,
 	}
 	return nil
 }

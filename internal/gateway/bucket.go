@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 
@@ -80,7 +81,11 @@ func (c *call) createBucket() error {
 		return s3.New(s3.IllegalLocationConstraint, "")
 	}
 	b := store.BucketInfo{Name: c.target.Bucket, Owner: c.identity.Principal}
-	if _, err := c.g.o.Store.CreateBucket(c.r.Context(), b); err != nil {
+	_, err := c.g.o.Store.CreateBucket(c.r.Context(), b)
+	if errors.Is(err, store.ErrBucketOwned) && c.g.o.AWSRegion == s3.DefaultRegion {
+		err = nil // there, and only there, S3 takes it for a success
+	}
+	if err != nil {
 		return err
 	}
 	c.w.Header()["Location"] = []string{"/" + c.target.Bucket}

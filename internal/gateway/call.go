@@ -190,6 +190,10 @@ func (c *call) dispatch() error {
 		return c.objectTags()
 	case opObjectAttributes:
 		return c.objectAttributes()
+	case opGetACL:
+		return c.getACL()
+	case opPutACL:
+		return c.putACL()
 	}
 	return s3.New(s3.NotImplemented, "")
 }

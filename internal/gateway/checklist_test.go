@@ -141,7 +141,7 @@ func TestS3_11(t *testing.T) {
 	makeBucket(t, n.root(), "cfg")
 	sendPut(n, "/cfg/k", []byte("x"), nil)
 	for _, sub := range []string{
-		"acl", "policy", "versioning", "tagging", "lifecycle", "cors", "encryption", "website", "logging",
+		"policy", "versioning", "tagging", "lifecycle", "cors", "encryption", "website", "logging",
 		"notification",
 		"replication", "object-lock", "publicAccessBlock", "ownershipControls", "accelerate",
 		"requestPayment", "metrics",
@@ -157,7 +157,7 @@ func TestS3_11(t *testing.T) {
 			t.Errorf("GET ?%s was taken for a listing", sub)
 		}
 	}
-	for _, sub := range []string{"acl", "retention", "legal-hold", "torrent", "attributes",
+	for _, sub := range []string{"retention", "legal-hold", "torrent", "attributes",
 		"restore", "select", "renameObject",
 	} {
 		for _, method := range []string{"GET", "PUT", "DELETE", "POST", "HEAD"} {

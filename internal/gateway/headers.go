@@ -54,8 +54,10 @@ func (c *call) checkHeaders() error {
 			return s3.New(s3.NotImplemented, "Encryption with a key of the client is not offered.")
 		case strings.HasPrefix(name, "X-Amz-Server-Side-Encryption"):
 			return s3.New(s3.NotImplemented, "Encryption by the server is not offered.")
-		case name == "X-Amz-Acl" && !privateACL(values[0]):
-			return accessControlLists()
+		case name == "X-Amz-Acl":
+			if err := checkACL(values[0]); err != nil {
+				return err
+			}
 		case name == "X-Amz-Tagging" && values[0] != "":
 			return s3.New(s3.NotImplemented, "Object tags are not offered.")
 		case name == "X-Amz-Write-Offset-Bytes":
@@ -66,20 +68,6 @@ func (c *call) checkHeaders() error {
 		return s3.New(s3.NoSuchVersion, "").With("VersionId", v)
 	}
 	return nil
-}
-
-func accessControlLists() error {
-	return &s3.Error{Code: "AccessControlListNotSupported", Status: http.StatusBadRequest,
-		Message: "Access control lists are not offered."}
-}
-
-// privateACL says whether a canned ACL gives nothing away that the owner of the bucket does not have.
-func privateACL(acl string) bool {
-	switch acl {
-	case "", "private", "bucket-owner-full-control", "bucket-owner-read":
-		return true
-	}
-	return false
 }
 
 // objectMeta reads what a client sets on a new object.

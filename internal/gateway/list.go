@@ -76,7 +76,7 @@ func (c *call) listObjects() error {
 func (c *call) listObjectsV2() error {
 	startAfter, token := c.query.Get("start-after"), c.query.Get("continuation-token")
 	from := startAfter
-	if c.query.Has("continuation-token") {
+	if token != "" { // an empty one continues nothing
 		var err error
 		if from, err = decodeToken(token); err != nil {
 			return err
@@ -95,7 +95,7 @@ func (c *call) listObjectsV2() error {
 	}
 	answer := s3.ListV2Result{
 		Bucket: r.Bucket, Prefix: r.Prefix, StartAfter: startAfter, Delimiter: r.Delimiter, MaxKeys: r.Limit,
-		ContinuationToken: token, Truncated: page.Truncated, EncodeURL: encode,
+		ContinuationToken: token, Continued: c.query.Has("continuation-token"), Truncated: page.Truncated, EncodeURL: encode,
 		Objects: objectEntries(page, by), Prefixes: page.Prefixes,
 	}
 	if page.Truncated {

@@ -31,6 +31,8 @@ const (
 	opDeleteObject
 	opObjectTags
 	opObjectAttributes
+	opGetACL
+	opPutACL
 	opCreateUpload
 	opUploadPart
 	opUploadPartCopy
@@ -47,8 +49,9 @@ var opNames = [opCount]string{
 	"None", "ListBuckets", "CreateBucket", "HeadBucket", "DeleteBucket", "GetBucketLocation", "GetBucketConfiguration",
 	"ListObjects", "ListObjectsV2", "ListObjectVersions", "ListMultipartUploads", "DeleteObjects",
 	"GetObject", "HeadObject", "PutObject",
-	"CopyObject", "DeleteObject", "GetObjectTagging", "GetObjectAttributes", "CreateMultipartUpload",
-	"UploadPart", "UploadPartCopy", "CompleteMultipartUpload", "AbortMultipartUpload", "ListParts", "Control", "Refused",
+	"CopyObject", "DeleteObject", "GetObjectTagging", "GetObjectAttributes", "GetAcl", "PutAcl",
+	"CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload", "AbortMultipartUpload",
+	"ListParts", "Control", "Refused",
 }
 
 // String is the S3 name.
@@ -118,6 +121,10 @@ func routeBucket(method, sub string, q url.Values) (op, error) {
 		return opListObjects, nil
 	case "GET location":
 		return opBucketLocation, nil
+	case "GET acl":
+		return opGetACL, nil
+	case "PUT acl":
+		return opPutACL, nil
 	case "GET versions":
 		return opListVersions, nil
 	case "GET uploads":
@@ -151,6 +158,10 @@ func routeObject(method, sub string, q url.Values, h http.Header) (op, error) {
 		return opObjectTags, nil
 	case "GET attributes":
 		return opObjectAttributes, nil
+	case "GET acl":
+		return opGetACL, nil
+	case "PUT acl":
+		return opPutACL, nil
 	case "HEAD ":
 		return opHeadObject, nil
 	case "PUT ":

@@ -210,7 +210,7 @@ func TestS3_42_SigV4A(t *testing.T) {
 // TestS3_61: the namespace is written always and wanted never.
 func TestS3_61_Namespace(t *testing.T) {
 	for _, m := range []Message{ListBucketsResult{}, ListResult{}, ListV2Result{},
-		ListVersionsResult{}, LocationResult{}, DeleteResult{},
+		ListVersionsResult{}, LocationResult{}, ACLResult{}, DeleteResult{},
 		CopyObjectResult{}, CopyPartResult{}, InitiateResult{}, CompleteResult{}, ListPartsResult{},
 		ListUploadsResult{}} {
 		decode(t, Marshal(m), &struct{}{})

@@ -53,6 +53,7 @@ type ListResult struct {
 type ListV2Result struct {
 	Bucket, Prefix, StartAfter, Delimiter    string
 	ContinuationToken, NextContinuationToken string
+	Continued                                bool // the request had a token, which may be empty
 	MaxKeys                                  int
 	Truncated                                bool
 	EncodeURL                                bool
@@ -78,6 +79,9 @@ const NullVersion = "null"
 
 // LocationResult is LocationConstraint; us-east-1 is answered as empty.
 type LocationResult struct{ AWSRegion string }
+
+// ACLResult is AccessControlPolicy of what only its owner may use.
+type ACLResult struct{ Owner Owner }
 
 // Deleted is one success of a DeleteResult.
 type Deleted struct{ Key, VersionID string }

@@ -13,6 +13,8 @@ import (
 const (
 	// MaxSkew is how far the time of a request may lie from the server's clock.
 	MaxSkew = 15 * time.Minute
+	// DefaultRegion is accepted everywhere; tools name it when they know of no other.
+	DefaultRegion = "us-east-1"
 	// MaxPresignExpiry is the longest life of a presigned URL.
 	MaxPresignExpiry = 7 * 24 * time.Hour
 
@@ -20,8 +22,7 @@ const (
 	// the list of signed headers, which net/http's header limit bounds as well.
 	maxAuthorization = 64 << 10
 
-	defaultRegion = "us-east-1"
-	isoTime       = "2006-01-02T15:04:05Z"
+	isoTime = "2006-01-02T15:04:05Z"
 )
 
 // VerifierConfig configures a Verifier.
@@ -43,7 +44,7 @@ type Verifier struct {
 func NewVerifier(c VerifierConfig) *Verifier {
 	v := &Verifier{lookup: c.Lookup, regions: slices.Clone(c.Regions), now: c.Now, keys: newKeyCache()}
 	if len(v.regions) == 0 {
-		v.regions = []string{defaultRegion}
+		v.regions = []string{DefaultRegion}
 	}
 	if v.now == nil {
 		v.now = time.Now
@@ -320,7 +321,7 @@ func (v *Verifier) checkScope(a *authorization) error {
 	if a.service != "s3" && a.service != "s3express" {
 		return New(code, "The service of the credential scope must be s3.")
 	}
-	if a.region != defaultRegion && !slices.Contains(v.regions, a.region) {
+	if a.region != DefaultRegion && !slices.Contains(v.regions, a.region) {
 		return New(code, "The region of the credential scope is wrong; expecting '"+v.regions[0]+"'.").
 			With("Region", v.regions[0])
 	}

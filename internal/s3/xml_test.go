@@ -66,7 +66,8 @@ func TestS3_51_EncodeURL(t *testing.T) {
 	if back, err := url.QueryUnescape(string(appendListEscaped(nil, string(all)))); err != nil || back != string(all) {
 		t.Error("not every byte survives")
 	}
-	r := ListV2Result{Bucket: "b", Prefix: "p ", StartAfter: "s ", Delimiter: "d ", ContinuationToken: "c+/=",
+	r := ListV2Result{Bucket: "b", Prefix: "p ", StartAfter: "s ", Delimiter: "d ",
+		ContinuationToken: "c+/=", Continued: true,
 		NextContinuationToken: "n+/=", EncodeURL: true, Objects: []ObjectEntry{{Key: "k \x01"}},
 		Prefixes: []string{"x y/"}}
 	var got listXML

@@ -216,7 +216,9 @@ func (m ListV2Result) encode(x *xmlWriter) {
 	if m.StartAfter != "" {
 		x.listed("StartAfter", m.StartAfter, m.EncodeURL)
 	}
-	x.optional("ContinuationToken", m.ContinuationToken)
+	if m.Continued {
+		x.text("ContinuationToken", m.ContinuationToken)
+	}
 	x.optional("NextContinuationToken", m.NextContinuationToken)
 	x.number("KeyCount", int64(len(m.Objects)+len(m.Prefixes)))
 	x.number("MaxKeys", int64(m.MaxKeys))
@@ -296,10 +298,25 @@ func (x *xmlWriter) storageClass(class string) {
 
 func (m LocationResult) encode(x *xmlWriter) {
 	x.root("LocationConstraint")
-	if m.AWSRegion != defaultRegion {
+	if m.AWSRegion != DefaultRegion {
 		x.b = appendXMLText(x.b, m.AWSRegion)
 	}
 	x.close("LocationConstraint")
+}
+
+func (m ACLResult) encode(x *xmlWriter) {
+	x.root("AccessControlPolicy")
+	x.owner("Owner", m.Owner)
+	x.open("AccessControlList")
+	x.open("Grant")
+	x.b = append(x.b, `<Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="CanonicalUser">`...)
+	x.text("ID", m.Owner.ID)
+	x.text("DisplayName", m.Owner.DisplayName)
+	x.close("Grantee")
+	x.text("Permission", "FULL_CONTROL")
+	x.close("Grant")
+	x.close("AccessControlList")
+	x.close("AccessControlPolicy")
 }
 
 func (m DeleteResult) encode(x *xmlWriter) {

@@ -32,6 +32,7 @@ var allowed = map[string][]string{
 	"cmd/penstock":        {"internal/cli", "internal/server", "internal/config"},
 	"client":              {"client/target", "internal/s3", "internal/token", "internal/frame"},
 	"client/target":       {"internal/token", "internal/frame"},
+	"client/awsrdma":      {"client"},
 	"bench":               {"client"},
 	"internal/cli":        {"client", "bench", "internal/config"},
 	"internal/accesslog":  {},

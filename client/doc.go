@@ -1,7 +1,7 @@
 // Package client is the Go client of Penstock and of other S3 stores: objects move by one-sided
 // transfers straight into and out of registered memory, or over plain HTTP where that is allowed.
 //
-// Called by: applications, internal/cli, bench.
+// Called by: applications, awsrdma, internal/cli, bench.
 //
 // A Client holds one HTTP connection pool and, opened at first use, one session per fabric with the
 // node behind its endpoint. A Region is memory that the node can reach. GetInto fills a window of a

@@ -54,7 +54,7 @@ func (c *Client) GetInto(ctx context.Context, w Window, bucket, key string, opts
 	if err := checkNames(bucket, key, true); err != nil {
 		return Result{}, err
 	}
-	release, err := w.acquire()
+	release, err := w.Hold()
 	if err != nil {
 		return Result{}, err
 	}

@@ -15,6 +15,7 @@ const (
 	headerReason     = "X-Penstock-Rdma-Reason"
 	headerDeadlineMS = "X-Penstock-Rdma-Deadline-Ms"
 	headerMoved      = "X-Penstock-Rdma-Checksum"
+	headerNeed       = "X-Penstock-Rdma-Need"
 	headerCRC        = "X-Amz-Checksum-Crc64nvme"
 	headerCRCType    = "X-Amz-Checksum-Type"
 )
@@ -115,11 +116,11 @@ func judgeGet(status int, h http.Header, want, contentLength int64) verdict {
 	return verdict{outcome: outcomeDone}
 }
 
-// judgePut decides what became of a PUT of n bytes that carried a token and the checksum crc
-// (base64).
+// judgePut decides what became of a PUT of n bytes that carried a token and the CRC64NVME crc (base64;
+// empty: another checksum, which proves nothing here).
 func judgePut(status int, h http.Header, n int64, crc string) verdict {
 	v, reply, ok := judgeStatus(status, h)
-	if v.outcome == outcomeDeclined && v.reason == ReasonNoReply && status == http.StatusOK &&
+	if v.outcome == outcomeDeclined && v.reason == ReasonNoReply && status == http.StatusOK && crc != "" &&
 		h.Get("Etag") != "" && h.Get(headerCRC) == crc {
 		// One server moves the payload but omits the reply; our own checksum proves that it did.
 		if moved, present := single(h, headerBytes); present {
@@ -143,7 +144,7 @@ func judgePut(status int, h http.Header, n int64, crc string) verdict {
 			return broken("PUT of %d bytes with byte count %q", n, text)
 		}
 	}
-	if echoed := h.Get(headerCRC); echoed != "" && echoed != crc {
+	if echoed := h.Get(headerCRC); crc != "" && echoed != "" && echoed != crc {
 		return broken("PUT with checksum %s, sent %s", echoed, crc)
 	}
 	return verdict{outcome: outcomeDone}

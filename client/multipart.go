@@ -55,7 +55,7 @@ func (c *Client) PutPart(ctx context.Context, w Window, part PartName) (Result, 
 	if part.Number < 1 || part.Number > MaxParts || part.UploadID == "" || w.Bytes > token.MaxWindow {
 		return Result{}, fmt.Errorf("%w: part %d of %d bytes", ErrWindow, part.Number, w.Bytes)
 	}
-	release, err := w.acquire()
+	release, err := w.Hold()
 	if err != nil {
 		return Result{}, err
 	}
@@ -227,7 +227,7 @@ func (c *Client) Upload(
 	if src.Bytes == 0 {
 		return c.putEmpty(ctx, name.Bucket, name.Key, opts)
 	}
-	release, err := stage.acquire()
+	release, err := stage.Hold()
 	if err != nil {
 		return Result{}, err
 	}

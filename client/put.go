@@ -60,7 +60,7 @@ func (c *Client) PutFrom(ctx context.Context, w Window, bucket, key string, opts
 	if w.Bytes == 0 {
 		return c.putEmpty(ctx, bucket, key, opts)
 	}
-	release, err := w.acquire()
+	release, err := w.Hold()
 	if err != nil {
 		return Result{}, err
 	}

@@ -205,8 +205,9 @@ type Window struct {
 	Bytes  int64 // at most token.MaxWindow for one request; longer ones are cut into parts
 }
 
-// acquire checks the bounds and keeps the region open.
-func (w Window) acquire() (release func(), err error) {
+// Hold checks the bounds and keeps the region open until release is called, which Region.Close waits
+// for. Errors: ErrWindow, ErrClosed, ErrRegionAbandoned.
+func (w Window) Hold() (release func(), err error) {
 	if w.Region == nil {
 		return nil, fmt.Errorf("%w: no region", ErrWindow)
 	}

@@ -84,7 +84,7 @@ func (s *Stream) Close() error { return s.body.Close() }
 func (c *Client) Download(
 	ctx context.Context, stage Window, name ObjectName, dst io.WriterAt, opts GetOptions,
 ) (Result, error) {
-	release, err := stage.acquire()
+	release, err := stage.Hold()
 	if err != nil {
 		return Result{}, err
 	}

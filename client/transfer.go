@@ -7,12 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptrace"
-	"strconv"
-	"sync/atomic"
 	"time"
-
-	"github.com/penstock-store/penstock/client/target"
 )
 
 // transfer is one part of a GET or PUT: how to move it either way.
@@ -85,56 +80,25 @@ func (c *Client) quarantine(r *Region, s *session, cause error) error {
 	return cause
 }
 
-// exchange sends the call with a fresh token for the window. When it returns, the window is safe:
-// the request was answered, was never sent, or its session is fenced (or else the region is
-// abandoned, and the error says so).
+// exchange sends the call with a fresh token for the window. When it returns, the window is safe; see
+// Loan.
 func (l *lease) exchange(ctx context.Context, c *Client, w Window, k *call) (*http.Response, error) {
-	direction := target.ForGet
-	if k.method == http.MethodPut {
-		direction = target.ForPut
-	}
-	g, err := l.at.Grant(w.Offset, w.Bytes, direction)
-	if errors.Is(err, target.ErrSpent) {
-		l.session.forget() // the next attempt opens another
-		return nil, &DeclinedError{Reason: ReasonNoSession, Cause: err}
-	}
+	loan, err := l.lend(c, w, k.method)
 	if err != nil {
-		return nil, fmt.Errorf("client: grant window: %w", err)
+		return nil, err
 	}
-	limit := l.deadline(c)
-	reqCtx, cancel := context.WithTimeout(ctx, limit+answerGrace)
+	reqCtx, cancel := loan.Context(ctx)
 	defer cancel() // answers to tokens have no body but errors, which are read before
-
-	var sent atomic.Bool
-	traced := httptrace.WithClientTrace(reqCtx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { sent.Store(true) },
-	})
 	k.fabric = true
 	if k.header == nil {
 		k.header = http.Header{}
 	}
-	k.header.Set(headerToken, g.Token())
-	k.header.Set(headerDeadlineMS, strconv.FormatInt(limit.Milliseconds(), 10))
-	resp, err := c.exchange(traced, k)
-	used := false
-	if err == nil {
-		resp, used = buffered(resp)
-	}
-	endErr := g.End()
-	switch {
-	case used:
-		// Something on the way sent the request twice. The other copy was not answered, and may be under way.
-		return nil, c.quarantine(w.Region, l.session, fmt.Errorf("%w: another copy of it arrived before", ErrNoAnswer))
-	case err == nil && endErr == nil:
-		return resp, nil
-	case err == nil:
-		// Answered while the transfer was still under way: the answer was not true.
-		return nil, c.quarantine(w.Region, l.session, fmt.Errorf("%w: answered before its transfer ended: %w",
-			ErrProtocol, endErr))
-	case !sent.Load():
+	loan.SetHeader(k.header)
+	resp, err := c.exchange(reqCtx, k)
+	if err := loan.end(resp, err); err != nil {
 		return nil, err
 	}
-	return nil, c.quarantine(w.Region, l.session, fmt.Errorf("%w: %w", ErrNoAnswer, err))
+	return resp, nil
 }
 
 // deadline is the time the server gets: the configured one, cut by the node's limit. The context's
@@ -151,7 +115,7 @@ func (l *lease) deadline(c *Client) time.Duration {
 // buffered replaces the answer's body by what of it fits into an error document, so that nothing of
 // the request is left open. The answer itself has arrived with its headers: a body that breaks off
 // changes nothing about it. used: the answer says that the request's token was used before.
-func buffered(resp *http.Response) (out *http.Response, used bool) {
+func buffered(resp *http.Response) (used bool) {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	_ = resp.Body.Close()
 	resp.Body = io.NopCloser(bytes.NewReader(body))
@@ -160,5 +124,5 @@ func buffered(resp *http.Response) (out *http.Response, used bool) {
 		e.fromXML(body)
 		used = e.Code == codeReplayed
 	}
-	return resp, used
+	return used
 }

@@ -1,0 +1,192 @@
+package awsrdma
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+)
+
+// Enable is an option of s3.New, s3.NewFromConfig and of single operations: payloads of PutObject,
+// UploadPart and GetObject move by the session's fabric where possible. The SDK's endpoint must be that of
+// the session's client, its principal the same. Several clients may share a session.
+func Enable(s *Session) func(*s3.Options) {
+	return func(o *s3.Options) {
+		sums := o.RequestChecksumCalculation == aws.RequestChecksumCalculationWhenSupported
+		o.APIOptions = append(o.APIOptions, func(stack *middleware.Stack) error {
+			return s.install(stack, sums)
+		})
+	}
+}
+
+// operationDeserializer is the id of the step that makes an output of an answer, in every smithy client.
+const operationDeserializer = "OperationDeserializer"
+
+// install adds the steps to the stack of one operation. It runs after the SDK has added its own. sums: the
+// SDK adds checksums to uploads unasked.
+func (s *Session) install(stack *middleware.Stack, sums bool) error {
+	switch stack.ID() {
+	case "PutObject", "UploadPart", "GetObject":
+	default:
+		return nil
+	}
+	if _, signs := stack.Finalize.Get((&v4.SignHTTPRequestMiddleware{}).ID()); !signs {
+		return nil // the stack makes a presigned URL
+	}
+	start := &startStep{session: s, name: stack.ID(), sums: sums}
+	attempt, answer, send := &attemptStep{}, &answerStep{}, &sendStep{}
+	if retries := (*retry.Attempt)(nil).ID(); has(stack.Finalize, retries) {
+		if err := stack.Finalize.Insert(start, retries, middleware.Before); err != nil {
+			return fmt.Errorf("awsrdma: install: %w", err)
+		}
+		if err := stack.Finalize.Insert(attempt, retries, middleware.After); err != nil {
+			return fmt.Errorf("awsrdma: install: %w", err)
+		}
+	} else {
+		if err := stack.Finalize.Add(attempt, middleware.Before); err != nil {
+			return fmt.Errorf("awsrdma: install: %w", err)
+		}
+		if err := stack.Finalize.Add(start, middleware.Before); err != nil {
+			return fmt.Errorf("awsrdma: install: %w", err)
+		}
+	}
+	if _, ok := stack.Deserialize.Get(operationDeserializer); ok {
+		if err := stack.Deserialize.Insert(answer, operationDeserializer, middleware.After); err != nil {
+			return fmt.Errorf("awsrdma: install: %w", err)
+		}
+	}
+	if err := stack.Deserialize.Add(send, middleware.After); err != nil {
+		return fmt.Errorf("awsrdma: install: %w", err)
+	}
+	return nil
+}
+
+func has(step *middleware.FinalizeStep, id string) bool {
+	_, ok := step.Get(id)
+	return ok
+}
+
+// startStep runs once for each operation, outside the SDK's retries.
+type startStep struct {
+	session *Session
+	name    string
+	sums    bool
+}
+
+// ID implements middleware.FinalizeMiddleware.
+func (*startStep) ID() string { return "Penstock:Start" }
+
+type operationKey struct{}
+
+// HandleFinalize prepares the payload and records what became of it.
+func (m *startStep) HandleFinalize(
+	ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler,
+) (out middleware.FinalizeOutput, md middleware.Metadata, err error) {
+	req, ok := in.Request.(*smithyhttp.Request)
+	if !ok {
+		return out, md, fmt.Errorf("awsrdma: request of type %T", in.Request)
+	}
+	op := &operation{session: m.session, put: m.name != "GetObject"}
+	op.result = Result{Operation: m.name, Path: "http", Bytes: -1}
+	if op.buffer, err = bufferOf(ctx); err != nil {
+		return out, md, err
+	}
+	defer op.buffer.release()
+	defer op.release()
+	if op.put {
+		if in.Request, err = op.stage(ctx, req, m.sums); err != nil {
+			return out, md, err
+		}
+	}
+	out, md, err = next.HandleFinalize(middleware.WithStackValue(ctx, operationKey{}, op), in)
+	if err == nil {
+		md.Set(resultKey{}, op.result)
+	}
+	op.result.Err = err
+	m.session.record(ctx, op.result, op.put)
+	return out, md, err
+}
+
+// attemptStep runs for each attempt, before the request's endpoint, checksum and signature are made.
+type attemptStep struct{}
+
+// ID implements middleware.FinalizeMiddleware.
+func (*attemptStep) ID() string { return "Penstock:Attempt" }
+
+// HandleFinalize sends the attempt's request with a token and, where that is declined, without.
+func (*attemptStep) HandleFinalize(
+	ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler,
+) (middleware.FinalizeOutput, middleware.Metadata, error) {
+	op, _ := middleware.GetStackValue(ctx, operationKey{}).(*operation)
+	req, ok := in.Request.(*smithyhttp.Request)
+	if op == nil || !ok {
+		return next.HandleFinalize(ctx, in)
+	}
+	if op.put {
+		return op.attemptPut(ctx, req, next)
+	}
+	return op.attemptGet(ctx, req, next)
+}
+
+// answerStep lies between the SDK's deserializer and its other steps.
+type answerStep struct{}
+
+// ID implements middleware.DeserializeMiddleware.
+func (*answerStep) ID() string { return "Penstock:Answer" }
+
+// HandleDeserialize hides the token from the steps below, one of which may log it, and gives a moved
+// answer its body. That replaces whatever they made of the empty one.
+func (*answerStep) HandleDeserialize(
+	ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
+) (out middleware.DeserializeOutput, md middleware.Metadata, err error) {
+	try := tryOf(ctx)
+	if try == nil {
+		return next.HandleDeserialize(ctx, in)
+	}
+	try.shielded = true
+	if req, ok := in.Request.(*smithyhttp.Request); ok && req.Header.Get(headerToken) != "" {
+		req.Header.Set(headerToken, "redacted")
+	}
+	out, md, err = next.HandleDeserialize(ctx, in)
+	if err == nil {
+		err = try.fill(out.RawResponse)
+	}
+	return out, md, err
+}
+
+// sendStep lies next to the HTTP client.
+type sendStep struct{}
+
+// ID implements middleware.DeserializeMiddleware.
+func (*sendStep) ID() string { return "Penstock:Send" }
+
+// HandleDeserialize sends a request with a token and settles its window.
+func (*sendStep) HandleDeserialize(
+	ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
+) (out middleware.DeserializeOutput, md middleware.Metadata, err error) {
+	try := tryOf(ctx)
+	if try == nil {
+		return next.HandleDeserialize(ctx, in)
+	}
+	req, ok := in.Request.(*smithyhttp.Request)
+	if !ok {
+		return out, md, fmt.Errorf("awsrdma: request of type %T", in.Request)
+	}
+	if err := try.mayLeave(req); err != nil {
+		return out, md, err
+	}
+	req.Header.Set(headerToken, try.token)
+	sending, cancel := try.loan.Context(ctx)
+	defer cancel()
+	out, md, err = next.HandleDeserialize(sending, in)
+	err = try.settle(out.RawResponse, err)
+	if err == nil && !try.shielded {
+		err = try.fill(out.RawResponse)
+	}
+	return out, md, err
+}

@@ -1,0 +1,190 @@
+package awsrdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/penstock-store/penstock/client"
+)
+
+// operation is one PutObject, UploadPart or GetObject, with all its attempts.
+type operation struct {
+	session *Session
+	put     bool
+	buffer  *buffer // of the caller; nil: the pool's memory is used
+	result  Result
+
+	// Of a put, once staged:
+	window client.Window // Region nil: the payload goes over HTTP
+	lent   *lent
+	body   *upload
+	sums   http.Header // checksum of the payload; empty: the request has one
+	asked  bool        // the SDK would have computed it too
+}
+
+// summed adds the payload's checksum to a request.
+func (op *operation) summed(req *smithyhttp.Request) *smithyhttp.Request {
+	for name, values := range op.sums {
+		req.Header[name] = values
+	}
+	return req
+}
+
+// release ends the use of staged memory.
+func (op *operation) release() {
+	if op.body != nil {
+		op.body.cutOff()
+	}
+	if op.lent != nil {
+		op.lent.giveBack()
+	}
+}
+
+// refuse notes why HTTP will carry the payload; in strict mode it is the error of the operation.
+func (op *operation) refuse(d *client.DeclinedError) error {
+	if op.session.options.Strict {
+		return &refusal{d}
+	}
+	op.result.Path, op.result.Reason = client.PathHTTP, d.Reason
+	return nil
+}
+
+// try is one request with one token.
+type try struct {
+	op       *operation
+	loan     *client.Loan
+	token    string
+	window   client.Window
+	lent     *lent // of a get out of the pool
+	asked    http.Header
+	shielded bool // answerStep is in the stack
+	settled  bool
+	result   client.Settlement
+}
+
+type tryKey struct{}
+
+func tryOf(ctx context.Context) *try {
+	t, _ := middleware.GetStackValue(ctx, tryKey{}).(*try)
+	return t
+}
+
+// errNotMoved ends a request whose payload did not move: the attempt goes on without a token.
+var errNotMoved = errors.New("awsrdma: declined")
+
+// noBody is the body of a request with a token. Its length counts as unknown, so that the transport does
+// not take the request for one that it may replay on another connection.
+type noBody struct{}
+
+func (noBody) Read([]byte) (int, error) { return 0, io.EOF }
+
+// exchange sends the request with a token for the window.
+func (t *try) exchange(
+	ctx context.Context, req *smithyhttp.Request, next middleware.FinalizeHandler,
+) (out middleware.FinalizeOutput, md middleware.Metadata, err error) {
+	t.loan, err = t.op.session.client.Lend(ctx, t.window, req.Method)
+	if err != nil {
+		return out, md, err
+	}
+	defer func() {
+		if !t.settled { // it did not get as far as the HTTP client
+			_, _ = t.loan.Settle(nil, errNotMoved) // not sent, so there is no fence that could fail
+		}
+	}()
+	t.op.result.Tokens++
+	req, err = req.SetStream(noBody{})
+	if err != nil {
+		return out, md, fmt.Errorf("awsrdma: request: %w", err)
+	}
+	req.ContentLength = -1
+	if req.Method == http.MethodPut {
+		req.ContentLength = 0
+		req.Header.Del("Expect")
+	}
+	t.loan.SetHeader(req.Header)
+	t.token, t.asked = req.Header.Get(headerToken), req.Header.Clone()
+	t.asked.Del(headerToken)
+	ctx = v4.SetPayloadHash(ctx, "UNSIGNED-PAYLOAD")
+	return next.HandleFinalize(middleware.WithStackValue(ctx, tryKey{}, t), middleware.FinalizeInput{Request: req})
+}
+
+// mayLeave holds a token back that must not be sent.
+func (t *try) mayLeave(req *smithyhttp.Request) error {
+	switch {
+	case !t.op.session.serves(req.URL):
+		t.result.Reason = ReasonOtherEndpoint
+	case !strings.Contains(req.Header.Get("Authorization"), strings.ToLower(headerToken)):
+		t.result.Reason = ReasonUnsigned
+	default:
+		return nil
+	}
+	return errNotMoved
+}
+
+// settle ends the loan. Its error takes the place of the transport's.
+func (t *try) settle(raw any, err error) error {
+	var resp *http.Response
+	if r, ok := raw.(*smithyhttp.Response); ok && err == nil {
+		resp = r.Response
+	} else if err == nil {
+		err = fmt.Errorf("awsrdma: answer of type %T", raw)
+	}
+	t.settled = true
+	t.result, err = t.loan.Settle(resp, err)
+	switch {
+	case err != nil:
+		return err
+	case t.result.Reason != "":
+		return errNotMoved
+	}
+	return nil
+}
+
+// fill gives the answer of a moved GET the payload that its HTTP body does not have.
+func (t *try) fill(raw any) error {
+	resp, ok := raw.(*smithyhttp.Response)
+	if !ok || !t.result.Moved || t.op.put {
+		return nil
+	}
+	n := t.result.Bytes
+	sum := sumOf(t.asked, resp.Header, t.loan.Fabric())
+	if t.lent != nil {
+		resp.Body = newBody(t.lent, n, sum)
+		t.lent = nil // the body's now
+	} else {
+		mem := memoryOf(t.window)[:n]
+		for at := 0; at < len(mem); at += pieceBytes {
+			sum.add(mem[at:min(at+pieceBytes, len(mem))])
+		}
+		if err := sum.check(); err != nil {
+			return err
+		}
+		resp.Body = newWindowBody(t.window, n)
+	}
+	resp.ContentLength = n
+	resp.Header.Set("Content-Length", strconv.FormatInt(n, 10))
+	return nil
+}
+
+// declineOf is why Lend or the pool had nothing to offer; nil when err is another matter.
+func declineOf(err error) *client.DeclinedError {
+	var d *client.DeclinedError
+	switch {
+	case errors.As(err, &d):
+		return d
+	case errors.Is(err, errPoolBusy):
+		return &client.DeclinedError{Reason: ReasonPoolBusy}
+	case errors.Is(err, errPoolClosed), errors.Is(err, client.ErrClosed):
+		return &client.DeclinedError{Reason: client.ReasonNoSession, Cause: client.ErrClosed}
+	}
+	return nil
+}

@@ -199,7 +199,8 @@ func (c *call) dispatch() error {
 }
 
 // authorise lets a principal at its own buckets, and root at all. The header, when given, must name
-// the owner.
+// the owner. From here on the request finds this bucket under its name, and no other: the name may be
+// deleted and taken by somebody else before the operation looks it up.
 func (c *call) authorise(bucket, ownerHeader string) error {
 	expected := c.r.Header.Get(ownerHeader)
 	if c.identity.Principal == iam.Root && expected == "" {
@@ -215,6 +216,7 @@ func (c *call) authorise(bucket, ownerHeader string) error {
 	if expected != "" && expected != b.Owner {
 		return s3.New(s3.AccessDenied, "The bucket belongs to another owner than expected.")
 	}
+	c.r = c.r.WithContext(store.Pin(c.r.Context(), b))
 	return nil
 }
 

@@ -129,6 +129,11 @@ func (c *call) newSession() error {
 	if err != nil {
 		return declineOf(err)
 	}
+	if _, err := c.g.o.Keys.Lookup(c.identity.AccessKey); err != nil {
+		// The key was revoked since it was verified, and its sessions were ended before this one was there.
+		c.g.o.Fabrics.RevokePrincipal(c.identity.Principal)
+		return err
+	}
 	secret := offer.Secret.Reveal()
 	body, err := frame.SessionReply{
 		Session: offer.ID, Secret: &secret, Fabric: request.Fabric, Network: offer.Network, Address: offer.Address,

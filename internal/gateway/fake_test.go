@@ -22,6 +22,7 @@ type fakeFabric struct {
 	endErr  error         // of Close
 	gate    chan struct{} // not nil: moves wait for it or for their context
 	entered chan struct{} // not nil: told when a move begins
+	offered func()        // not nil: runs after a session was offered
 }
 
 func newFakeFabric() *fakeFabric { return &fakeFabric{memory: make([]byte, 16<<20)} }
@@ -33,9 +34,12 @@ func (f *fakeFabric) Rails() []fabric.Rail {
 func (f *fakeFabric) Close() error { return nil }
 
 func (f *fakeFabric) NewSession(context.Context, string) (fabric.SessionOffer, error) {
+	if f.offered != nil {
+		defer f.offered()
+	}
 	return fabric.SessionOffer{Secret: token.NewSecret(), Network: "tcp", Address: "127.0.0.1:1"}, nil
 }
-func (f *fakeFabric) RevokePrincipal(string) {}
+func (f *fakeFabric) RevokePrincipal(who string) { f.note("revoke " + who) }
 
 func (f *fakeFabric) note(event string) {
 	f.mu.Lock()

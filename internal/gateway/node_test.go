@@ -44,6 +44,7 @@ type node struct {
 	host     string
 	g        *gateway.Gateway
 	store    *store.Store
+	kv       *steppedKV
 	chunks   *chunkmem.Engine
 	arena    *arena.Arena
 	keys     *iam.Keys
@@ -76,9 +77,10 @@ func newNode(t testing.TB, tweaks ...tweak) *node {
 		t.Fatal(err)
 	}
 	n := &node{t: t, arena: pool, chunks: chunkmem.New(), signer: s3.NewSigner(), fabric: newFakeFabric()}
+	n.kv = &steppedKV{Engine: engine}
 	t.Cleanup(func() { closed(t, pool.Close()) }) // also finds buffers that are still out
 	n.store, err = store.New(ctx, store.Options{
-		KV: engine, Chunks: n.chunks, CopyShare: pool.Share(gateway.ShareHTTP), AWSRegion: testRegion,
+		KV: n.kv, Chunks: n.chunks, CopyShare: pool.Share(gateway.ShareHTTP), AWSRegion: testRegion,
 		ChunkBytes: 4 << 20,
 	})
 	if err != nil {

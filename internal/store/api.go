@@ -10,6 +10,7 @@ import (
 
 // BucketInfo describes a bucket.
 type BucketInfo struct {
+	ID        uint64 // tells it from an earlier or later bucket of the same name; not set by CreateBucket
 	Name      string
 	Created   time.Time
 	Owner     string // principal id

@@ -52,12 +52,31 @@ func (s *Store) HeadBucket(ctx context.Context, name string) (info BucketInfo, e
 	return info, err
 }
 
+// pinned is the key of a context's value: the id of the bucket of that name.
+type pinned string
+
+// Pin returns a context in which calls find b under its name, or no bucket at all. What was decided
+// about a bucket (that its owner is the caller) then cannot be applied to another one, which took the
+// name in the meantime. It is part of the context, and not of each request, so that no operation can
+// leave it out.
+func Pin(ctx context.Context, b BucketInfo) context.Context {
+	return context.WithValue(ctx, pinned(b.Name), b.ID)
+}
+
+// findBucket reads the record of a bucket, of the pinned one if there is a pin. Everything that acts in
+// a bucket goes through it.
 func findBucket(ctx context.Context, r kv.Reader, name string) (*metapb.Bucket, error) {
 	b, err := meta.GetBucket(ctx, r, name)
 	if errors.Is(err, kv.ErrNotFound) {
 		return nil, fmt.Errorf("bucket %q: %w", name, ErrNoSuchBucket)
 	}
-	return b, err
+	if err != nil {
+		return nil, err
+	}
+	if id, ok := ctx.Value(pinned(name)).(uint64); ok && b.Id != id {
+		return nil, fmt.Errorf("bucket %q was deleted and made again: %w", name, ErrNoSuchBucket)
+	}
+	return b, nil
 }
 
 // sameBucket finds the bucket and checks that it still is the one of that id: a write that began

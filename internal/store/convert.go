@@ -17,7 +17,7 @@ import (
 func timeOf(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
 func bucketInfo(name string, b *metapb.Bucket) BucketInfo {
-	return BucketInfo{Name: name, Created: timeOf(b.CreatedNs), Owner: b.Owner, AWSRegion: b.AwsRegion}
+	return BucketInfo{ID: b.Id, Name: name, Created: timeOf(b.CreatedNs), Owner: b.Owner, AWSRegion: b.AwsRegion}
 }
 
 // recordOfMeta copies m into a record. ErrTooLarge when it is over MaxMetaBytes.

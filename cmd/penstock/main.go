@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/penstock-store/penstock/internal/cli"
@@ -25,11 +26,30 @@ func main() {
 	os.Exit(code)
 }
 
-// serve runs a node until ctx ends.
+// serve runs a node until ctx ends. SIGHUP makes it read its certificates again and begin a new file of the
+// access log.
 func serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
 	s, err := server.New(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
-	return s.Serve(ctx)
+	ended := make(chan struct{})
+	var reloads sync.WaitGroup
+	reloads.Go(func() {
+		for {
+			select {
+			case <-hangup:
+				s.Reload(ctx)
+			case <-ended:
+				return
+			}
+		}
+	})
+	err = s.Serve(ctx)
+	close(ended)
+	reloads.Wait()
+	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/penstock-store/penstock/internal/certs"
 	"github.com/penstock-store/penstock/internal/config"
 )
 
@@ -62,12 +63,25 @@ func (a *app) serverLogger(l config.Log) *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.env.Stderr, opts))
 }
 
+// checkCertificates reads the files that the settings name.
+func checkCertificates(h config.HTTP) error {
+	o := certs.Options{ClientCA: h.ClientCA, ClientAuth: h.ClientAuth}
+	for _, p := range h.TLSPairs() {
+		o.Pairs = append(o.Pairs, certs.Pair{Cert: p[0], Key: p[1]})
+	}
+	return certs.Check(o)
+}
+
 func (a *app) configCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "check or print the settings of a node"}
 	check := &cobra.Command{Use: "check", Short: "load the settings and say what is wrong", Args: args(cobra.NoArgs)}
 	checkFlags := addConfigFlags(check)
 	check.RunE = func(*cobra.Command, []string) error {
-		if _, err := checkFlags.load(); err != nil {
+		cfg, err := checkFlags.load()
+		if err != nil {
+			return err
+		}
+		if err := checkCertificates(cfg.HTTP); err != nil {
 			return err
 		}
 		return a.emit(struct {

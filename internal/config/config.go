@@ -60,6 +60,10 @@ type HTTP struct {
 	Region      string   `yaml:"region" doc:"AWS region of this server; us-east-1 is accepted as well"`
 	TLSCert     string   `yaml:"tls_cert" doc:"PEM file of the certificate chain; empty: plain HTTP"`
 	TLSKey      string   `yaml:"tls_key" doc:"PEM file of the certificate's key"`
+	TLSMore     []string `yaml:"tls_more" doc:"further certificates, CERT:KEY each; the server name asked for chooses"`
+	ClientCA    string   `yaml:"tls_client_ca" doc:"PEM file of the authorities of client certificates"`
+	ClientAuth  string   `yaml:"tls_client_auth" doc:"client certificates: off, request (verified if given) or require"`
+	AccessLog   string   `yaml:"access_log" doc:"file with a line per request; - is standard output; empty: none"`
 }
 
 // Limits bound what clients can make the server hold.
@@ -131,7 +135,9 @@ func (c Credentials) LogValue() slog.Value { return slog.StringValue(c.String())
 // Default is the configuration of a node that only got a data directory.
 func Default() Config {
 	return Config{
-		HTTP: HTTP{Listen: "127.0.0.1:9000", AdminListen: "127.0.0.1:9001", Region: "us-east-1"},
+		HTTP: HTTP{
+			Listen: "127.0.0.1:9000", AdminListen: "127.0.0.1:9001", Region: "us-east-1", ClientAuth: "off",
+		},
 		Limits: Limits{
 			HeaderBytes: 64 * KiB, Connections: 4096, Requests: 1024, DocumentBytes: 64 * MiB,
 			ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second,

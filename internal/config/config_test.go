@@ -102,6 +102,12 @@ func TestMistakesAreErrors(t *testing.T) {
 		"zero connections":   "data: /d\nlimits:\n  connections: 0\n",
 		"two drives":         "data: /d\ndrives: [/a, /b]\n",
 		"half of TLS":        "data: /d\nhttp:\n  tls_cert: x.pem\n",
+		"half of a pair":     "data: /d\nhttp:\n  tls_cert: x\n  tls_key: y\n  tls_more: [\"a:\"]\n",
+		"only more TLS":      "data: /d\nhttp:\n  tls_more: [\"a:b\"]\n",
+		"client TLS mode":    "data: /d\nhttp:\n  tls_client_auth: maybe\n",
+		"client TLS, no CA":  "data: /d\nhttp:\n  tls_cert: x\n  tls_key: y\n  tls_client_auth: require\n",
+		"client TLS, no TLS": "data: /d\nhttp:\n  tls_client_ca: c\n  tls_client_auth: request\n",
+		"client CA, off":     "data: /d\nhttp:\n  tls_cert: x\n  tls_key: y\n  tls_client_ca: c\n",
 		"log level":          "data: /d\nlog:\n  level: loud\n",
 		"long socket path":   "data: /d\nrdma:\n  shm_socket: /" + strings.Repeat("x", 120) + "\n",
 		"credential in file": "data: /d\nroot:\n  secretkey: x\n",
@@ -147,7 +153,8 @@ func TestCredentialsComeInPairsAndAreRedacted(t *testing.T) {
 
 // TestPrintReadsBack: the oracle is Read itself.
 func TestPrintReadsBack(t *testing.T) {
-	f := flags(t, "--data=/d", "--storage-reserve=3GiB", "--rdma-deadline=4s", "--domain=x.test")
+	f := flags(t, "--data=/d", "--storage-reserve=3GiB", "--rdma-deadline=4s", "--domain=x.test",
+		"--http-tls-cert=c", "--http-tls-key=k", "--http-tls-more=a:b")
 	c, err := config.Load("", f, env())
 	if err != nil {
 		t.Fatal(err)

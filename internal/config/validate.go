@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -99,12 +100,50 @@ func (c Config) validateHTTP(wrong func(key, format string, args ...any)) {
 	if (c.HTTP.TLSCert == "") != (c.HTTP.TLSKey == "") {
 		wrong("http.tls_cert, http.tls_key", "must be given together")
 	}
+	c.validateTLS(wrong)
 	if c.RDMA.TCP {
 		address("rdma.tcp_listen", c.RDMA.TCPListen)
 	}
 	if c.RDMA.TCPAdvertise != "" {
 		address("rdma.tcp_advertise", c.RDMA.TCPAdvertise)
 	}
+}
+
+func (c Config) validateTLS(wrong func(key, format string, args ...any)) {
+	h := c.HTTP
+	for _, pair := range h.TLSMore {
+		if cert, key, _ := strings.Cut(pair, ":"); cert == "" || key == "" {
+			wrong("http.tls_more", "%q is not CERT:KEY", pair)
+		}
+	}
+	if len(h.TLSMore) > 0 && h.TLSCert == "" {
+		wrong("http.tls_more", "needs http.tls_cert, the certificate of clients that name no server")
+	}
+	switch h.ClientAuth {
+	case "off":
+		if h.ClientCA != "" {
+			wrong("http.tls_client_ca", "is of no use while http.tls_client_auth is off")
+		}
+	case "request", "require":
+		if h.ClientCA == "" || h.TLSCert == "" {
+			wrong("http.tls_client_auth", "%s needs http.tls_client_ca and http.tls_cert", h.ClientAuth)
+		}
+	default:
+		wrong("http.tls_client_auth", "%q is not off, request or require", h.ClientAuth)
+	}
+}
+
+// TLSPairs lists the files of the certificates and their keys, the first for clients that name no server.
+func (h HTTP) TLSPairs() (pairs [][2]string) {
+	if h.TLSCert == "" {
+		return nil
+	}
+	pairs = append(pairs, [2]string{h.TLSCert, h.TLSKey})
+	for _, pair := range h.TLSMore {
+		cert, key, _ := strings.Cut(pair, ":")
+		pairs = append(pairs, [2]string{cert, key})
+	}
+	return pairs
 }
 
 func (c Config) validateLimits(wrong func(key, format string, args ...any)) {

@@ -52,8 +52,8 @@ type Refusal struct {
 
 // Options of a Listener.
 type Options struct {
-	TLS       *tls.Config   // nil: plain
-	Handshake time.Duration // limit of the TLS handshake
+	TLS       func() *tls.Config // for one more connection; nil: plain
+	Handshake time.Duration      // limit of the TLS handshake
 	// Refuse makes a whole answer, from the status line on, that says Connection: close.
 	Refuse func(Refusal) []byte
 	// Failed is called for each TLS handshake that failed; may be nil.
@@ -79,7 +79,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	if l.o.TLS == nil {
 		return &conn{Conn: raw, raw: raw, o: &l.o}, nil
 	}
-	t := tls.Server(raw, l.o.TLS)
+	t := tls.Server(raw, l.o.TLS())
 	return &tlsConn{conn: conn{Conn: t, raw: raw, o: &l.o}, tls: t}, nil
 }
 

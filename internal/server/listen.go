@@ -2,11 +2,13 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 
+	"github.com/penstock-store/penstock/internal/accesslog"
+	"github.com/penstock-store/penstock/internal/certs"
 	"github.com/penstock-store/penstock/internal/config"
 	"github.com/penstock-store/penstock/internal/front"
 	"github.com/penstock-store/penstock/internal/gateway"
@@ -22,15 +24,9 @@ func (s *Server) listen(context.Context) error {
 	s.listener = gateway.NewListener(inner, l.Connections, l.StallTimeout)
 	s.onClose("S3 listener", quietly(s.listener.Close))
 	o := front.Options{Handshake: l.ReadHeaderTimeout, Refuse: s.gateway.Refuse, Log: s.log}
-	if s.config.HTTP.TLSCert != "" {
-		certificate, err := tls.LoadX509KeyPair(s.config.HTTP.TLSCert, s.config.HTTP.TLSKey)
-		if err != nil {
-			return err
-		}
-		o.TLS = &tls.Config{
-			Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12,
-			NextProtos: []string{"http/1.1"},
-		}
+	if s.certs != nil {
+		o.TLS = s.certs.Config
+		o.Failed = func(string, error) { s.handshakes.Add(1) }
 	}
 	s.front = front.NewListener(s.listener, o)
 	var one http.Protocols
@@ -42,6 +38,56 @@ func (s *Server) listen(context.Context) error {
 	}
 	front.Attach(s.http)
 	return s.listenAdmin()
+}
+
+// openCerts reads the certificates, where the S3 endpoint speaks TLS.
+func (s *Server) openCerts(context.Context) (err error) {
+	h := s.config.HTTP
+	o := certs.Options{ClientCA: h.ClientCA, ClientAuth: h.ClientAuth, Log: s.log}
+	for _, p := range h.TLSPairs() {
+		o.Pairs = append(o.Pairs, certs.Pair{Cert: p[0], Key: p[1]})
+	}
+	if len(o.Pairs) == 0 {
+		return nil
+	}
+	if s.certs, err = certs.Open(o); err == nil {
+		s.onClose("certificates", s.certs.Close)
+	}
+	return err
+}
+
+// openAccessLog opens the access log, where there is to be one.
+func (s *Server) openAccessLog(context.Context) (err error) {
+	o := accesslog.Options{Path: s.config.HTTP.AccessLog, Log: s.log}
+	switch o.Path {
+	case "":
+		return nil
+	case "-":
+		o.To = os.Stdout
+	}
+	if s.access, err = accesslog.Open(o); err == nil {
+		s.onClose("access log", func() error {
+			end, cancel := context.WithTimeout(context.Background(), closeWait)
+			defer cancel()
+			return s.access.Close(end)
+		})
+	}
+	return err
+}
+
+// Reload reads the certificates again, and goes on in a new file of the access log, as after SIGHUP. What
+// goes wrong is logged, and stays as it was.
+func (s *Server) Reload(ctx context.Context) {
+	if s.certs != nil {
+		_ = s.certs.Reload() // it has logged and counted
+	}
+	if s.access != nil {
+		ctx, cancel := context.WithTimeout(ctx, closeWait)
+		defer cancel()
+		if err := s.access.Reopen(ctx); err != nil {
+			s.log.Error("access log stays as it was", "error", err)
+		}
+	}
 }
 
 // listenAdmin opens the listener of /metrics, /livez and /readyz, which speaks plain HTTP.

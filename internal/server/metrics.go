@@ -66,6 +66,13 @@ var nodeMetrics = []struct {
 	{"penstock_chunk_stuck", "Device operations that hang now.", nil},
 	{"penstock_kv_writable", "1 when the metadata take writes.", nil},
 	{"penstock_ready", "1 when /readyz says yes.", nil},
+	{"penstock_access_log_lines_total", "Lines of the access log.", nil},
+	{"penstock_access_log_dropped_total", "Lines that found no room.", nil},
+	{"penstock_access_log_failures_total", "Writes and openings of the access log that went wrong.", nil},
+	{"penstock_tls_certificate_expiry_seconds", "Unix time when the first certificate in force ends.", nil},
+	{"penstock_tls_reloads_total", "Sets of certificates that came into force after the first.", nil},
+	{"penstock_tls_reload_errors_total", "Tries to read certificates that changed nothing.", nil},
+	{"penstock_tls_handshake_failures_total", "TLS handshakes that failed.", nil},
 }
 
 func newNodeCollector(s *Server) *nodeCollector {
@@ -124,6 +131,26 @@ func (c *nodeCollector) Collect(out chan<- prometheus.Metric) {
 		count("penstock_fabric_failures_total", f.Replayed, f.Fabric, "replay")
 	}
 	c.collectDrive(gauge, count)
+	c.collectFront(gauge, count)
+}
+
+// collectFront reads what is only there when it is configured.
+func (c *nodeCollector) collectFront(
+	gauge func(name string, value float64, labels ...string), count func(name string, value int64, labels ...string),
+) {
+	if c.s.access != nil {
+		stats := c.s.access.Stats()
+		count("penstock_access_log_lines_total", stats.Lines)
+		count("penstock_access_log_dropped_total", stats.Dropped)
+		count("penstock_access_log_failures_total", stats.Failures)
+	}
+	if c.s.certs != nil {
+		stats := c.s.certs.Stats()
+		gauge("penstock_tls_certificate_expiry_seconds", float64(stats.Expires.Unix()))
+		count("penstock_tls_reloads_total", stats.Reloads)
+		count("penstock_tls_reload_errors_total", stats.Errors)
+		count("penstock_tls_handshake_failures_total", c.s.handshakes.Load())
+	}
 }
 
 func (c *nodeCollector) collectDrive(

@@ -233,7 +233,7 @@ func (s *Server) openGateway(context.Context) (err error) {
 				})
 			},
 		},
-		Ready: s.checkReady, Metrics: gateway.NewMetrics(s.registry), Log: s.log,
+		Ready: s.checkReady, Metrics: gateway.NewMetrics(s.registry), Access: s.access, Log: s.log,
 	})
 	return err
 }

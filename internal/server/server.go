@@ -4,9 +4,9 @@
 // Called by: cmd/penstock, bench, tests.
 //
 // Start: lock on the data directory → root's key → metadata → drive → binding of the two → store (new
-// epoch) → fabrics → gateway → listeners → background work. Stop: not ready → no new connections →
-// requests in flight finish, up to a limit → fabrics fence what is left → background work ends →
-// chunk engine, drive, metadata and lock close.
+// epoch) → fabrics → certificates → access log → gateway → listeners → background work. Stop: not ready →
+// no new connections → requests in flight finish, up to a limit → fabrics fence what is left → background
+// work ends → access log, chunk engine, drive, metadata and lock close.
 //
 // Invariants:
 //  1. One process has a data directory; a second one gets ErrLocked.
@@ -33,7 +33,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/penstock-store/penstock/internal/accesslog"
 	"github.com/penstock-store/penstock/internal/arena"
+	"github.com/penstock-store/penstock/internal/certs"
 	"github.com/penstock-store/penstock/internal/chunk/local"
 	"github.com/penstock-store/penstock/internal/config"
 	"github.com/penstock-store/penstock/internal/drive"
@@ -88,6 +90,10 @@ type Server struct {
 	http     *http.Server
 	adminWeb *http.Server
 
+	certs      *certs.Store   // nil: plain HTTP
+	access     *accesslog.Log // nil: none
+	handshakes atomic.Int64   // of TLS, that failed
+
 	closers []closer // in the order of opening
 	once    sync.Once
 	closed  error
@@ -125,7 +131,8 @@ func NewOn(ctx context.Context, fs vfs.FS, c config.Config, log *slog.Logger) (*
 		{"data directory", s.openData}, {"root's key", s.openRoot}, {"buffers", s.openArena},
 		{"metadata", s.openMeta},
 		{"drive", s.openDrive}, {"metadata for the drive", s.bindDrive}, {"store", s.openStore},
-		{"fabrics", s.openFabrics}, {"access keys", s.openKeys}, {"gateway", s.openGateway},
+		{"fabrics", s.openFabrics}, {"access keys", s.openKeys},
+		{"certificates", s.openCerts}, {"access log", s.openAccessLog}, {"gateway", s.openGateway},
 		{"listeners", s.listen},
 	}
 	for _, step := range steps {

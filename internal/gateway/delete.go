@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net/http"
+	"strconv"
 
 	"github.com/penstock-store/penstock/internal/s3"
 	"github.com/penstock-store/penstock/internal/store"
@@ -11,17 +12,33 @@ import (
 const maxDeleteBytes = 8 << 20
 
 func (c *call) deleteObject() error {
-	h := c.r.Header
-	for _, name := range []string{"X-Amz-If-Match-Size", "X-Amz-If-Match-Last-Modified-Time"} {
-		if h.Get(name) != "" {
-			return s3.New(s3.NotImplemented, "Deletes on size or date are not offered.")
-		}
-	}
 	r := store.DeleteRequest{Bucket: c.target.Bucket, Key: c.target.Key, If: c.writeConditions()}
+	var err error
+	if r.Only, err = c.deleteOnly(); err != nil {
+		return err
+	}
 	if err := c.g.o.Store.Delete(c.r.Context(), r); err != nil {
 		return err
 	}
 	return c.answerEmpty(http.StatusNoContent)
+}
+
+// deleteOnly reads the limits by size and date. One that cannot be read is an error: a delete without
+// it would be another one than was asked for.
+func (c *call) deleteOnly() (only store.DeleteOnly, err error) {
+	if text := c.r.Header.Get("X-Amz-If-Match-Size"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return only, s3.New(s3.InvalidArgument, "The x-amz-if-match-size is not a number.")
+		}
+		only.Size = &n
+	}
+	if text := c.r.Header.Get("X-Amz-If-Match-Last-Modified-Time"); text != "" {
+		if only.Modified, err = http.ParseTime(text); err != nil {
+			return only, s3.New(s3.InvalidArgument, "The x-amz-if-match-last-modified-time is not a date.")
+		}
+	}
+	return only, nil
 }
 
 func (c *call) deleteObjects() error {
@@ -75,10 +92,10 @@ func deleteRequest(e s3.DeleteEntry) (store.DeleteRequest, error) {
 	if e.VersionID != "" && e.VersionID != "null" {
 		return store.DeleteRequest{}, s3.New(s3.NoSuchVersion, "")
 	}
-	if e.Size >= 0 || !e.Modified.IsZero() {
-		return store.DeleteRequest{}, s3.New(s3.NotImplemented, "Deletes on size or date are not offered.")
+	r := store.DeleteRequest{Key: e.Key, Only: store.DeleteOnly{Modified: e.Modified}}
+	if e.Size >= 0 {
+		r.Only.Size = &e.Size
 	}
-	r := store.DeleteRequest{Key: e.Key}
 	if e.ETag != "" {
 		r.If.IfMatch = e.ETag
 	}

@@ -118,6 +118,14 @@ type Attributes struct {
 type DeleteRequest struct {
 	Bucket, Key string
 	If          Conditions
+	Only        DeleteOnly
+}
+
+// DeleteOnly limits a delete to an object of this size and date; zero fields do not count. Other than
+// with Conditions, a key that does not exist is no error: what was to be deleted is gone.
+type DeleteOnly struct {
+	Size     *int64
+	Modified time.Time // compared in whole seconds, as clients see it
 }
 
 // ListBucketsRequest asks for one page of buckets in name order.

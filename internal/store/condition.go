@@ -61,6 +61,19 @@ func (c Conditions) checkWrite(v *metapb.Version) error {
 	return nil
 }
 
+// check evaluates the limits of a delete; v is nil when the key does not exist.
+func (o DeleteOnly) check(v *metapb.Version) error {
+	switch {
+	case v == nil:
+		return nil
+	case o.Size != nil && *o.Size != v.Size:
+		return fmt.Errorf("size %d: %w", v.Size, ErrPrecondition)
+	case !o.Modified.IsZero() && time.Unix(0, v.ModifiedNs).Unix() != o.Modified.Unix():
+		return fmt.Errorf("modification time: %w", ErrPrecondition)
+	}
+	return nil
+}
+
 // isConditional tells whether anything is asked for.
 func (c Conditions) isConditional() bool {
 	return c.IfMatch != "" || c.IfNoneMatch != "" || !c.IfModifiedSince.IsZero() || !c.IfUnmodifiedSince.IsZero()

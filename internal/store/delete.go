@@ -27,7 +27,7 @@ func (s *Store) Delete(ctx context.Context, r DeleteRequest) error {
 	}
 	found := false
 	_, err = s.commit(ctx, func(tx kv.Tx) error {
-		h, err := lockHead(ctx, tx, t)
+		h, err := lockDelete(ctx, tx, t, r.Only)
 		if err != nil {
 			return err
 		}
@@ -41,6 +41,15 @@ func (s *Store) Delete(ctx context.Context, r DeleteRequest) error {
 		s.o.OnGarbage()
 	}
 	return t.writeError(err)
+}
+
+// lockDelete is lockHead for a delete, with its own limits.
+func lockDelete(ctx context.Context, tx kv.Tx, t target, only DeleteOnly) (meta.Head, error) {
+	h, err := lockHead(ctx, tx, t)
+	if err != nil {
+		return meta.Head{}, err
+	}
+	return h, only.check(h.GetCurrent())
 }
 
 // remove deletes a head from lockHead and returns how many bytes that added to the transaction.
@@ -75,7 +84,9 @@ func (s *Store) DeleteMany(ctx context.Context, bucket string, rs []DeleteReques
 			// The batch lost as a whole: each key for itself says why, or works.
 			n = min(len(order), deleteBatch)
 			for _, i := range order[:n] {
-				errs[i] = s.Delete(ctx, DeleteRequest{Bucket: bucket, Key: rs[i].Key, If: rs[i].If})
+				errs[i] = s.Delete(ctx, DeleteRequest{
+					Bucket: bucket, Key: rs[i].Key, If: rs[i].If, Only: rs[i].Only,
+				})
 			}
 		}
 		order = order[n:]
@@ -97,7 +108,7 @@ func (s *Store) deleteSome(
 			i := indices[taken]
 			t := target{bucket: bucket, key: rs[i].Key, id: first.id, cond: rs[i].If}
 			errs[i] = nil
-			h, err := lockHead(ctx, tx, t)
+			h, err := lockDelete(ctx, tx, t, rs[i].Only)
 			if isOwnFault(err) {
 				errs[i] = err
 				continue

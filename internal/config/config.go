@@ -69,7 +69,7 @@ type HTTP struct {
 // Limits bound what clients can make the server hold.
 type Limits struct {
 	HeaderBytes       Bytes         `yaml:"header_bytes" doc:"request line and headers of one request"`
-	Connections       int           `yaml:"connections" doc:"open connections; further ones get 503 SlowDown"`
+	Connections       int           `yaml:"connections" doc:"open connections; one more ends one without a request"`
 	Requests          int           `yaml:"requests" doc:"requests in flight; further ones get 503 SlowDown"`
 	DocumentBytes     Bytes         `yaml:"document_bytes" doc:"XML bodies in flight, all requests together"`
 	ReadHeaderTimeout time.Duration `yaml:"read_header_timeout" doc:"first byte of a request to its last header"`

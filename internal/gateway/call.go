@@ -101,6 +101,9 @@ func cutQuery(raw string) (path, query string) {
 func (c *call) authenticate() (err error) {
 	c.request = s3.FromHTTP(c.r)
 	c.identity, err = c.g.verifier.Verify(c.r.Context(), &c.request)
+	if err == nil {
+		connOf(c.r.Context()).prove()
+	}
 	if c.op == opHeadBucket { // clients learn the region from a refusal, too
 		c.w.Header().Set("X-Amz-Bucket-Region", c.g.o.AWSRegion)
 	}

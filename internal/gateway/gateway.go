@@ -154,6 +154,9 @@ func (g *Gateway) InFlight() int64 { return g.inFlight.Load() }
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n := g.inFlight.Add(1)
 	defer g.inFlight.Add(-1)
+	own := connOf(r.Context())
+	own.enter()
+	defer own.exit()
 	id := g.ids.Next()
 	r = r.WithContext(requestid.NewContext(r.Context(), id)) // for log lines of what works for the request
 	c := &call{g: g, r: r, id: id, start: g.o.Now()}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -12,17 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// graceConnections are accepted beyond the limit, so that their clients get 503 SlowDown and not a
-// reset. Beyond those, connections are closed at once.
+// graceConnections are accepted beyond the limit when every connection runs a request, so that their
+// clients get 503 SlowDown and not a reset. Beyond those, connections are closed at once.
 const graceConnections = 256
 
 // Listener bounds connections, and each write by a deadline, so that a client that stops reading
-// cannot hold buffers for ever.
+// cannot hold buffers for ever. At the limit a newcomer takes the place of a connection that runs no
+// request: see crowd.
 type Listener struct {
 	net.Listener
-	limit int64
-	stall time.Duration
-	open  atomic.Int64
+	limit   int64
+	stall   time.Duration
+	open    atomic.Int64
+	evicted atomic.Int64
+	crowd   crowd
 }
 
 // NewListener wraps a listener: limit connections, each write done within stall.
@@ -33,6 +37,9 @@ func NewListener(inner net.Listener, limit int, stall time.Duration) *Listener {
 // Connections is the number of open connections.
 func (l *Listener) Connections() int64 { return l.open.Load() }
 
+// Evicted is the number of connections that were closed for a newcomer.
+func (l *Listener) Evicted() int64 { return l.evicted.Load() }
+
 // Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
@@ -41,13 +48,29 @@ func (l *Listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		n := l.open.Add(1)
+		if n > l.limit && l.evict() {
+			n--
+		}
 		if n > l.limit+graceConnections {
 			l.open.Add(-1)
 			_ = c.Close() // a refusal: there is nobody to tell
 			continue
 		}
-		return &conn{Conn: c, listener: l, over: n > l.limit}, nil
+		own := &conn{Conn: c, listener: l, over: n > l.limit}
+		l.crowd.wait(&l.crowd.fresh, own)
+		return own, nil
 	}
+}
+
+// evict makes room for one connection, if there is one to lose.
+func (l *Listener) evict() bool {
+	c := l.crowd.take()
+	if c == nil {
+		return false
+	}
+	l.evicted.Add(1)
+	_ = c.Close() // net/http notices and ends what it has of it
+	return true
 }
 
 // conn notes when bytes arrived and bounds writes.
@@ -55,6 +78,9 @@ type conn struct {
 	net.Conn
 	listener *Listener
 	over     bool
+	proved   atomic.Bool   // had a request with a valid signature
+	place    *list.Element // in list, both of the crowd and under its mutex
+	list     *list.List
 	closed   atomic.Bool
 	read     atomic.Int64 // unix nanoseconds of the last read that gave bytes
 	written  atomic.Int64 // unix nanoseconds when the write deadline was last set
@@ -108,6 +134,7 @@ func (c *conn) CloseWrite() error {
 func (c *conn) Close() error {
 	if c.closed.CompareAndSwap(false, true) {
 		c.listener.open.Add(-1)
+		c.listener.crowd.leave(c)
 	}
 	return c.Conn.Close()
 }
@@ -177,16 +204,10 @@ type connKey struct{}
 
 // ConnContext goes into http.Server.ConnContext.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
-	for {
-		if own, ok := c.(*conn); ok {
-			return context.WithValue(ctx, connKey{}, own)
-		}
-		outer, ok := c.(interface{ NetConn() net.Conn }) // TLS, and what watches answers
-		if !ok {
-			return ctx
-		}
-		c = outer.NetConn()
+	if own := ownConn(c); own != nil {
+		return context.WithValue(ctx, connKey{}, own)
 	}
+	return ctx
 }
 
 func connOf(ctx context.Context) *conn {

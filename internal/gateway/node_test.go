@@ -129,7 +129,8 @@ func (n *node) listen(stall time.Duration) {
 	}
 	n.listener = gateway.NewListener(inner, 32, stall)
 	srv := &http.Server{
-		Handler: n.g, ConnContext: gateway.ConnContext, MaxHeaderBytes: 1 << 20, ReadHeaderTimeout: 5 * time.Second,
+		Handler: n.g, ConnContext: gateway.ConnContext, ConnState: gateway.ConnState, MaxHeaderBytes: 1 << 20,
+		ReadHeaderTimeout:            5 * time.Second,
 		DisableGeneralOptionsHandler: true,
 	}
 	front.Attach(srv)

@@ -445,30 +445,6 @@ func TestPipelinedGarbage(t *testing.T) {
 	n.wantNothing("hst")
 }
 
-func TestTooManyConnectionsGetSlowDown(t *testing.T) {
-	n := newNode(t)
-	var conns []net.Conn
-	for range 32 { // the limit of the test node
-		conn, err := net.Dial("tcp", n.host)
-		if err != nil {
-			t.Fatal(err)
-		}
-		conns = append(conns, conn)
-	}
-	eventually(t, func() bool { return n.listener.Connections() == 32 })
-	resp, body := n.talk(n.raw(request{method: "GET", path: "/"}))
-	if resp.StatusCode != 503 || !strings.Contains(body, "SlowDown") || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("%d %s %v", resp.StatusCode, body, resp.Header)
-	}
-	for _, c := range conns {
-		_ = c.Close()
-	}
-	eventually(t, func() bool { return n.listener.Connections() == 0 })
-	if resp, _ := n.talk(n.raw(request{method: "GET", path: "/"})); resp.StatusCode != 200 {
-		t.Errorf("afterwards: %d", resp.StatusCode)
-	}
-}
-
 func TestArenaBusyIsSlowDown(t *testing.T) {
 	n := newNode(t)
 	c := n.root()

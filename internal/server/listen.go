@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/penstock-store/penstock/internal/accesslog"
 	"github.com/penstock-store/penstock/internal/certs"
 	"github.com/penstock-store/penstock/internal/config"
@@ -15,13 +17,29 @@ import (
 	"github.com/penstock-store/penstock/internal/requestid"
 )
 
+// adminConnections bounds those of monitoring, which needs a handful; at the limit the oldest ends.
+const adminConnections = 64
+
+// connectionLimit is the configured number of connections, but at most half of the descriptors that this
+// process may have: files, data connections and regions need theirs, and without any nothing is accepted.
+func (s *Server) connectionLimit() int {
+	limit := s.config.Limits.Connections
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil || uint64(limit) <= files.Cur/2 {
+		return limit
+	}
+	s.log.Warn("limits.connections is more than half of the file descriptors", "configured", limit,
+		"descriptors", files.Cur, "limit", files.Cur/2)
+	return int(files.Cur / 2)
+}
+
 func (s *Server) listen(context.Context) error {
 	inner, err := net.Listen("tcp", s.config.HTTP.Listen)
 	if err != nil {
 		return err
 	}
 	l := s.config.Limits
-	s.listener = gateway.NewListener(inner, l.Connections, l.StallTimeout)
+	s.listener = gateway.NewListener(inner, s.connectionLimit(), l.StallTimeout)
 	s.onClose("S3 listener", quietly(s.listener.Close))
 	o := front.Options{Handshake: l.ReadHeaderTimeout, Refuse: s.gateway.Refuse, Log: s.log}
 	if s.certs != nil {
@@ -32,7 +50,8 @@ func (s *Server) listen(context.Context) error {
 	var one http.Protocols
 	one.SetHTTP1(true) // what S3 clients speak; streams of HTTP/2 would share one connection's window
 	s.http = &http.Server{
-		Handler: s.gateway, ConnContext: gateway.ConnContext, Protocols: &one, DisableGeneralOptionsHandler: true,
+		Handler: s.gateway, ConnContext: gateway.ConnContext, ConnState: gateway.ConnState,
+		Protocols: &one, DisableGeneralOptionsHandler: true,
 		ReadHeaderTimeout: l.ReadHeaderTimeout, IdleTimeout: l.IdleTimeout,
 		MaxHeaderBytes: int(config.MaxHeaderBytes), ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
@@ -99,11 +118,11 @@ func (s *Server) listenAdmin() error {
 	if err != nil {
 		return err
 	}
-	s.admin = front.NewListener(inner, front.Options{
+	l := s.config.Limits
+	s.admin = front.NewListener(gateway.NewListener(inner, adminConnections, l.StallTimeout), front.Options{
 		Refuse: func(r front.Refusal) []byte { return front.Plain(r, s.ids.Next()) }, Log: s.log,
 	})
 	s.onClose("admin listener", quietly(s.admin.Close))
-	l := s.config.Limits
 	s.adminWeb = &http.Server{
 		Handler: s.identified(s.adminHandler()), ReadHeaderTimeout: l.ReadHeaderTimeout, IdleTimeout: l.IdleTimeout,
 		WriteTimeout: l.StallTimeout, ErrorLog: s.http.ErrorLog,

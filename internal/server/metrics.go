@@ -45,6 +45,7 @@ var nodeMetrics = []struct {
 	labels     []string
 }{
 	{"penstock_connections", "Open HTTP connections.", nil},
+	{"penstock_connections_evicted_total", "HTTP connections closed for a newcomer.", nil},
 	{"penstock_requests_in_flight", "Requests under way.", nil},
 	{"penstock_arena_buffers", "Payload buffers of a share.", []string{"share"}},
 	{"penstock_arena_buffers_in_use", "Payload buffers that are out or reserved.", []string{"share"}},
@@ -103,6 +104,7 @@ func (c *nodeCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	s := c.s
 	gauge("penstock_connections", float64(s.listener.Connections()))
+	count("penstock_connections_evicted_total", s.listener.Evicted())
 	gauge("penstock_requests_in_flight", float64(s.gateway.InFlight()))
 	gauge("penstock_ready", truth(s.checkReady() == nil))
 	gauge("penstock_kv_writable", truth(s.broken.Load() == nil))

@@ -76,6 +76,7 @@ type Limits struct {
 	IdleTimeout       time.Duration `yaml:"idle_timeout" doc:"keep-alive without a request"`
 	StallTimeout      time.Duration `yaml:"stall_timeout" doc:"longest pause of a body or an answer"`
 	MinRate           Bytes         `yaml:"min_rate" doc:"least bytes per second of a body, after stall_timeout"`
+	KeepAlive         time.Duration `yaml:"keep_alive" doc:"longest silence while a copy or completion is answered"`
 	ShutdownTimeout   time.Duration `yaml:"shutdown_timeout" doc:"for requests in flight at shutdown"`
 }
 
@@ -141,7 +142,8 @@ func Default() Config {
 		Limits: Limits{
 			HeaderBytes: 64 * KiB, Connections: 4096, Requests: 1024, DocumentBytes: 64 * MiB,
 			ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second,
-			StallTimeout: 30 * time.Second, MinRate: 4 * KiB, ShutdownTimeout: 30 * time.Second,
+			StallTimeout: 30 * time.Second, MinRate: 4 * KiB, KeepAlive: 10 * time.Second,
+			ShutdownTimeout: 30 * time.Second,
 		},
 		Arena: Arena{FabricBuffers: 256, HTTPBuffers: 256, SmallBuffers: 512, Wait: 2 * time.Second},
 		RDMA: RDMA{

@@ -171,6 +171,7 @@ func (c Config) validateLimits(wrong func(key, format string, args ...any)) {
 	}{
 		{"limits.read_header_timeout", l.ReadHeaderTimeout}, {"limits.idle_timeout", l.IdleTimeout},
 		{"limits.stall_timeout", l.StallTimeout}, {"limits.shutdown_timeout", l.ShutdownTimeout},
+		{"limits.keep_alive", l.KeepAlive},
 		{"arena.wait", c.Arena.Wait},
 	}
 	for _, s := range durations {

@@ -142,10 +142,8 @@ var absentConfigs = map[string]absent{
 	"ownershipControls": {code: "OwnershipControlsNotFoundError"},
 }
 
-const xmlDeclaration = `<?xml version="1.0" encoding="UTF-8"?>` + "\n"
-
 func xmlElement(name, content string) string {
-	return xmlDeclaration + "<" + name + ` xmlns="` + s3.Namespace + `">` + content + "</" + name + ">"
+	return s3.Declaration + "<" + name + ` xmlns="` + s3.Namespace + `">` + content + "</" + name + ">"
 }
 
 func (c *call) bucketConfig() error {

@@ -231,11 +231,32 @@ func (c *call) fail(err error) {
 		c.g.log.Debug("answer cut off", "request_id", c.id, "op", c.op.String(), "error", err)
 		panic(http.ErrAbortHandler)
 	}
-	var d *declined
-	var e *s3.Error
 	h := c.w.Header()
 	dropObjectHeaders(h)
+	e := c.errorOf(err)
+	for name, value := range e.Header {
+		h.Set(name, value)
+	}
+	if e.Code == s3.RequestTimeout { // the rest of the body would be read for as long again
+		h["Connection"] = []string{"close"}
+	}
+	c.limitDrain()
+	if !s3.HasBody(c.r.Method, e.Status) {
+		c.writeHeader(e.Status)
+		return
+	}
+	body := e.AppendXML(nil)
+	h["Content-Type"] = xmlType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	c.writeHeader(e.Status)
+	_, _ = c.w.Write(body) // nobody is left to tell
+}
+
+// errorOf makes an error the one to answer, sets the headers of a decline, and logs what is the server's fault.
+func (c *call) errorOf(err error) (e *s3.Error) {
+	var d *declined
 	if errors.As(err, &d) {
+		h := c.w.Header()
 		c.reason = d.reason
 		h[headerReply] = []string{"501"}
 		h[headerReason] = []string{d.reason}
@@ -258,25 +279,10 @@ func (c *call) fail(err error) {
 		level("request ended in error", "request_id", c.id, "op", c.op.String(), "code", string(e.Code), "error", err)
 	}
 	c.code = string(e.Code)
-	for name, value := range e.Header {
-		h.Set(name, value)
-	}
-	if e.Code == s3.RequestTimeout { // the rest of the body would be read for as long again
-		h["Connection"] = []string{"close"}
-	}
-	c.limitDrain()
-	if !s3.HasBody(c.r.Method, e.Status) {
-		c.writeHeader(e.Status)
-		return
-	}
 	rawPath, _ := cutQuery(c.r.RequestURI)
 	e = e.Complete(rawPath, c.id)
 	e.HostID = c.g.o.Node
-	body := e.AppendXML(nil)
-	h["Content-Type"] = xmlType
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	c.writeHeader(e.Status)
-	_, _ = c.w.Write(body) // nobody is left to tell
+	return e
 }
 
 // fitError makes the code fit the operation where S3 does.
@@ -284,7 +290,7 @@ func (c *call) fitError(e *s3.Error, err error) *s3.Error {
 	switch {
 	case errors.Is(err, store.ErrInvalidMarker) && c.query.Has("uploadId"):
 		return s3.New(s3.NoSuchUpload, "").Wrap(err)
-	case e.Code == s3.NoSuchKey:
+	case e.Code == s3.NoSuchKey && len(e.Fields) == 0: // of a copy's source it is named already
 		return e.With("Key", c.target.Key)
 	case e.Code == s3.NoSuchBucket:
 		return e.With("BucketName", c.target.Bucket)

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -37,67 +38,85 @@ func (c *call) directive(name string) (replace bool, err error) {
 }
 
 func (c *call) copyObject() error {
-	src, err := c.copySource()
+	r, err := c.copyRequest()
 	if err != nil {
-		return err
-	}
-	replace, err := c.directive("X-Amz-Metadata-Directive")
-	if err != nil {
-		return err
-	}
-	if _, err := c.directive("X-Amz-Tagging-Directive"); err != nil {
 		return err
 	}
 	algorithm, err := s3.ParseAlgorithm(c.r.Header.Get("X-Amz-Checksum-Algorithm"))
 	if err != nil {
 		return err
 	}
-	r := store.CopyRequest{
-		SourceBucket: src.Bucket, SourceKey: src.Key, SourceIf: store.Conditions(s3.ParseCopyConditions(c.r.Header)),
-		Bucket: c.target.Bucket, Key: c.target.Key, If: c.writeConditions(), Replace: replace,
+	if r.SourceBucket == r.Bucket && r.SourceKey == r.Key && !r.Replace && algorithm == s3.NoAlgorithm &&
+		r.Meta.StorageClass == "" && r.Meta.WebsiteRedirect == "" {
+		return s3.New(s3.InvalidRequest, "An object is copied to itself only with a change: new metadata (REPLACE), "+
+			"storage class, website redirect location or checksum.")
 	}
-	if replace {
-		if r.Meta, err = c.objectMeta(); err != nil {
-			return err
-		}
-	} else if src.Bucket == r.Bucket && src.Key == r.Key && algorithm == s3.NoAlgorithm {
-		return s3.New(s3.InvalidRequest, "An object is copied to itself only with new metadata (REPLACE).")
-	}
-	ctx := c.r.Context()
-	if err := c.checkCopySize(ctx, src); err != nil {
+	src, err := c.copiedObject(c.r.Context(), r.SourceBucket, r.SourceKey)
+	if err != nil {
 		return err
+	}
+	if algorithm == s3.NoAlgorithm && checksumType(src.Checksums) == s3.Composite {
+		// The copy is of one piece: it keeps the algorithm and gets a checksum of the whole.
+		algorithm, _ = s3.ParseAlgorithm(src.Checksums[0].Algorithm) // stored ones are known
 	}
 	if algorithm != s3.NoAlgorithm {
 		d := s3.NewDigester(s3.Declared{}, s3.DigestOptions{MD5: true, Also: algorithm, ExternalCRC64NVME: true})
 		r.Hash, r.Seal = d, sealDigest(d)
 	}
-	info, err := c.g.o.Store.Copy(ctx, r)
-	if err != nil {
-		return c.sourceError(err)
-	}
-	return c.answerXML(s3.CopyObjectResult{
-		ETag: info.ETag, Modified: info.Modified,
-		Checksums: toS3(info.Checksums), ChecksumType: checksumType(info.Checksums),
+	return c.answerLong(func(ctx context.Context) (s3.Message, error) {
+		info, err := c.g.o.Store.Copy(ctx, r)
+		if err != nil {
+			return nil, c.sourceError(err, r.SourceKey)
+		}
+		return s3.CopyObjectResult{
+			ETag: info.ETag, Modified: info.Modified,
+			Checksums: wholeChecksums(&info), ChecksumType: typeOf(info.Checksums),
+		}, nil
 	})
 }
 
-// checkCopySize refuses what one request may not copy. The size may change until the copy; then the
-// store copies what it finds.
-func (c *call) checkCopySize(ctx context.Context, src s3.CopySource) error {
-	info, err := c.g.o.Store.Stat(ctx, store.OpenRequest{Bucket: src.Bucket, Key: src.Key})
+// copyRequest reads all headers of CopyObject but the checksum's.
+func (c *call) copyRequest() (r store.CopyRequest, err error) {
+	src, err := c.copySource()
 	if err != nil {
-		return c.sourceError(err)
+		return r, err
 	}
-	if info.Size > maxPutBytes {
-		return s3.New(s3.InvalidRequest, "One request copies at most 5 GiB.")
+	if r.Replace, err = c.directive("X-Amz-Metadata-Directive"); err != nil {
+		return r, err
 	}
-	return nil
+	if _, err = c.directive("X-Amz-Tagging-Directive"); err != nil {
+		return r, err
+	}
+	if r.Meta, err = c.objectMeta(); err != nil {
+		return r, err
+	}
+	r.SourceBucket, r.SourceKey = src.Bucket, src.Key
+	r.SourceIf = store.Conditions(s3.ParseCopyConditions(c.r.Header))
+	r.Bucket, r.Key, r.If = c.target.Bucket, c.target.Key, c.writeConditions()
+	r.BeforeCommit = c.checkPeer
+	return r, nil
 }
 
-// sourceError makes conditions on the source fail as S3 does: never with 304.
-func (c *call) sourceError(err error) error {
-	if e := answerOf(err); e.Status == http.StatusNotModified {
+// copiedObject looks at the source of a copy and refuses what one request may not copy. The size may change
+// until the copy; then the store copies what it finds.
+func (c *call) copiedObject(ctx context.Context, bucket, key string) (store.ObjectInfo, error) {
+	info, err := c.g.o.Store.Stat(ctx, store.OpenRequest{Bucket: bucket, Key: key})
+	if err != nil {
+		return info, c.sourceError(err, key)
+	}
+	if info.Size > maxPutBytes {
+		return info, s3.New(s3.InvalidRequest, "One request copies at most 5 GiB.")
+	}
+	return info, nil
+}
+
+// sourceError makes conditions on the source fail as S3 does, never with 304, and names a source that is missing.
+func (c *call) sourceError(err error, key string) error {
+	switch e := answerOf(err); {
+	case e.Status == http.StatusNotModified:
 		return s3.New(s3.PreconditionFailed, "").Wrap(err)
+	case errors.Is(err, store.ErrNoSuchKey):
+		return e.With("Key", key)
 	}
 	return err
 }
@@ -113,31 +132,11 @@ func sealDigest(d *s3.Digester) store.Seal {
 }
 
 func (c *call) uploadPartCopy() error {
-	number, err := s3.ParsePartNumber(c.query.Get("partNumber"))
+	r, err := c.copyPartRequest()
 	if err != nil {
 		return err
-	}
-	src, err := c.copySource()
-	if err != nil {
-		return err
-	}
-	off, n, err := s3.ParseCopyRange(c.r.Header.Get("X-Amz-Copy-Source-Range"))
-	if err != nil {
-		return err
-	}
-	if n > maxPutBytes {
-		return s3.New(s3.InvalidRequest, "One request copies at most 5 GiB.")
 	}
 	ctx := c.r.Context()
-	if n < 0 {
-		if err := c.checkCopySize(ctx, src); err != nil {
-			return err
-		}
-	}
-	r := store.CopyPartRequest{
-		SourceBucket: src.Bucket, SourceKey: src.Key, SourceIf: store.Conditions(s3.ParseCopyConditions(c.r.Header)),
-		Off: off, Len: n, Bucket: c.target.Bucket, Key: c.target.Key, UploadID: c.query.Get("uploadId"), Number: number,
-	}
 	upload, err := c.g.o.Store.Upload(ctx, r.Bucket, r.Key, r.UploadID)
 	if err != nil {
 		return err
@@ -146,13 +145,46 @@ func (c *call) uploadPartCopy() error {
 	if err != nil {
 		return err
 	}
+	src, err := c.copiedObject(ctx, r.SourceBucket, r.SourceKey)
+	switch {
+	case r.Len >= 0 && s3.IsCode(err, s3.InvalidRequest): // the whole is too large, a range of it need not be
+	case err != nil:
+		return err
+	}
+	if r.Off+max(r.Len, 0) > src.Size {
+		return s3.Errorf(s3.InvalidArgument, "The range lies outside of the source object of %d bytes.", src.Size)
+	}
 	if algorithm != s3.NoAlgorithm {
 		d := s3.NewDigester(s3.Declared{}, s3.DigestOptions{MD5: true, Also: algorithm, ExternalCRC64NVME: true})
 		r.Hash, r.Seal = d, sealDigest(d)
 	}
-	part, err := c.g.o.Store.CopyPart(ctx, r)
-	if err != nil {
-		return c.sourceError(err)
+	return c.answerLong(func(ctx context.Context) (s3.Message, error) {
+		part, err := c.g.o.Store.CopyPart(ctx, r)
+		if err != nil {
+			return nil, c.sourceError(err, r.SourceKey)
+		}
+		return s3.CopyPartResult{ETag: part.ETag, Modified: part.Modified, Checksums: toS3(part.Checksums)}, nil
+	})
+}
+
+// copyPartRequest reads all headers of UploadPartCopy.
+func (c *call) copyPartRequest() (r store.CopyPartRequest, err error) {
+	if r.Number, err = s3.ParsePartNumber(c.query.Get("partNumber")); err != nil {
+		return r, err
 	}
-	return c.answerXML(s3.CopyPartResult{ETag: part.ETag, Modified: part.Modified, Checksums: toS3(part.Checksums)})
+	src, err := c.copySource()
+	if err != nil {
+		return r, err
+	}
+	if r.Off, r.Len, err = s3.ParseCopyRange(c.r.Header.Get("X-Amz-Copy-Source-Range")); err != nil {
+		return r, err
+	}
+	if r.Len > maxPutBytes {
+		return r, s3.New(s3.InvalidRequest, "One request copies at most 5 GiB.")
+	}
+	r.SourceBucket, r.SourceKey = src.Bucket, src.Key
+	r.SourceIf = store.Conditions(s3.ParseCopyConditions(c.r.Header))
+	r.Bucket, r.Key, r.UploadID = c.target.Bucket, c.target.Key, c.query.Get("uploadId")
+	r.BeforeCommit = c.checkPeer
+	return r, nil
 }

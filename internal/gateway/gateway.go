@@ -47,7 +47,8 @@ type Limits struct {
 	Requests      int64 // in flight
 	DocumentBytes int64 // XML bodies in flight
 	Stall         time.Duration
-	MinRate       int64 // bytes per second of a request body, after Stall
+	MinRate       int64         // bytes per second of a request body, after Stall
+	KeepAlive     time.Duration // longest silence of a long answer
 }
 
 // RDMA are the switches of one-sided transfers.

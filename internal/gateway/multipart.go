@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"regexp"
@@ -95,14 +96,16 @@ func (c *call) completeUpload() error {
 	for _, p := range doc.Parts {
 		r.Parts = append(r.Parts, store.CompletePart{Number: p.Number, ETag: p.ETag, Checksums: toStore(p.Checksums)})
 	}
-	r.Seal = composer(declared, kind)
-	info, err := c.g.o.Store.Complete(c.r.Context(), r)
-	if err != nil {
-		return err
-	}
-	return c.answerXML(s3.CompleteResult{
-		Location: c.location(), Bucket: c.target.Bucket, Key: c.target.Key, ETag: info.ETag,
-		Checksums: wholeChecksums(&info), ChecksumType: typeOf(info.Checksums),
+	r.Seal = c.composer(declared, kind)
+	return c.answerLong(func(ctx context.Context) (s3.Message, error) {
+		info, err := c.g.o.Store.Complete(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return s3.CompleteResult{
+			Location: c.location(), Bucket: c.target.Bucket, Key: c.target.Key, ETag: info.ETag,
+			Checksums: wholeChecksums(&info), ChecksumType: typeOf(info.Checksums),
+		}, nil
 	})
 }
 
@@ -131,8 +134,11 @@ func (c *call) completeDocument() ([]byte, func(), error) {
 
 // composer names the checksums of the whole from those of the parts: of the upload's algorithm, and
 // of the one that the client declares now, as far as every part has a value.
-func composer(declared s3.Algorithm, declaredType s3.ChecksumType) store.CompleteSeal {
+func (c *call) composer(declared s3.Algorithm, declaredType s3.ChecksumType) store.CompleteSeal {
 	return func(u store.UploadInfo, parts []store.PartInfo, p store.Payload) ([]store.Checksum, error) {
+		if err := c.checkPeer(); err != nil { // the last moment before the commit
+			return nil, err
+		}
 		uploads, err := s3.ParseAlgorithm(u.ChecksumAlgorithm)
 		if err != nil {
 			return nil, err

@@ -49,6 +49,7 @@ type node struct {
 	arena    *arena.Arena
 	keys     *iam.Keys
 	fabric   *fakeFabric
+	gate     *gate // of writes to the engines
 	listener *gateway.Listener
 	signer   *s3.Signer
 	client   *http.Client
@@ -76,11 +77,13 @@ func newNode(t testing.TB, tweaks ...tweak) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, arena: pool, chunks: chunkmem.New(), signer: s3.NewSigner(), fabric: newFakeFabric()}
+	n := &node{t: t, arena: pool, chunks: chunkmem.New(), signer: s3.NewSigner(), fabric: newFakeFabric(),
+		gate: &gate{}}
 	n.kv = &steppedKV{Engine: engine}
 	t.Cleanup(func() { closed(t, pool.Close()) }) // also finds buffers that are still out
 	n.store, err = store.New(ctx, store.Options{
-		KV: n.kv, Chunks: n.chunks, CopyShare: pool.Share(gateway.ShareHTTP), AWSRegion: testRegion,
+		KV: gatedKV{n.kv, n.gate}, Chunks: gatedChunks{n.chunks, n.gate},
+		CopyShare: pool.Share(gateway.ShareHTTP), AWSRegion: testRegion,
 		ChunkBytes: 4 << 20,
 	})
 	if err != nil {
@@ -102,6 +105,7 @@ func newNode(t testing.TB, tweaks ...tweak) *node {
 		Node:    "test-node", Host: "test-host", AWSRegion: testRegion, Domains: []string{"s3.test"},
 		Limits: gateway.Limits{
 			HeaderBytes: 32 << 10, Requests: 64, DocumentBytes: 32 << 20, Stall: 5 * time.Second, MinRate: 1024,
+			KeepAlive: 10 * time.Second,
 		},
 		RDMA: gateway.RDMA{Enabled: true, Deadline: 8 * time.Second, SessionDeadline: 300 * time.Second},
 	}

@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	xmlDeclaration = `<?xml version="1.0" encoding="UTF-8"?>` + "\n"
+	// Declaration begins every XML answer.
+	Declaration = `<?xml version="1.0" encoding="UTF-8"?>` + "\n"
 
 	// xmlTime prints milliseconds, which AppendTime makes zero.
 	xmlTime = "2006-01-02T15:04:05.000Z"
@@ -155,14 +156,26 @@ func appendXMLByte(dst []byte, c byte) []byte {
 // Marshal returns a message as an XML document with declaration and namespace.
 func Marshal(m Message) []byte {
 	x := xmlWriter{b: make([]byte, 0, answerBytes)}
-	x.b = append(x.b, xmlDeclaration...)
+	x.b = append(x.b, Declaration...)
+	m.encode(&x)
+	return x.b
+}
+
+// MarshalElement is Marshal without the declaration, for an answer that has begun with it.
+func MarshalElement(m Message) []byte {
+	x := xmlWriter{b: make([]byte, 0, answerBytes)}
 	m.encode(&x)
 	return x.b
 }
 
 // AppendXML appends the error document. S3 gives it no namespace.
 func (e *Error) AppendXML(dst []byte) []byte {
-	x := xmlWriter{b: append(dst, xmlDeclaration...)}
+	return e.AppendElement(append(dst, Declaration...))
+}
+
+// AppendElement is AppendXML without the declaration.
+func (e *Error) AppendElement(dst []byte) []byte {
+	x := xmlWriter{b: dst}
 	x.open("Error")
 	x.text("Code", string(e.Code))
 	x.text("Message", e.Message)

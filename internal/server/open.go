@@ -223,7 +223,7 @@ func (s *Server) openGateway(context.Context) (err error) {
 		AWSRegion: s.config.HTTP.Region, Domains: s.config.HTTP.Domains, TLS: s.config.HTTP.TLSCert != "",
 		Limits: gateway.Limits{
 			HeaderBytes: int64(l.HeaderBytes), Requests: int64(l.Requests), DocumentBytes: int64(l.DocumentBytes),
-			Stall: l.StallTimeout, MinRate: int64(l.MinRate),
+			Stall: l.StallTimeout, MinRate: int64(l.MinRate), KeepAlive: l.KeepAlive,
 		},
 		RDMA: gateway.RDMA{Enabled: r.Enabled, Deadline: r.Deadline, SessionDeadline: r.SessionDeadline},
 		Extra: map[string]gateway.Signed{

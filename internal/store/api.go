@@ -159,13 +159,15 @@ type CopyRequest struct {
 	Bucket, Key             string
 	If                      Conditions
 	Replace                 bool       // take Meta instead of the source's
-	Meta                    ObjectMeta // with Replace
+	Meta                    ObjectMeta // without Replace only StorageClass and WebsiteRedirect: they are never copied
 
 	// Hash, if not nil, is given every payload byte in order before Seal is called; Seal then names
-	// the ETag and checksums. Without Seal the store keeps the ETag and the whole-object checksums of
-	// a source that was written in one piece, and computes an MD5 ETag otherwise.
+	// the ETag and checksums. Without Seal the store keeps the whole-object checksums of the source, and the
+	// ETag of one that was written in one piece; of others it computes an MD5 ETag.
 	Hash io.Writer
 	Seal Seal
+
+	BeforeCommit func() error // nil: none. Its error ends the copy, nothing is stored
 }
 
 // UploadRequest starts a multipart upload.
@@ -204,8 +206,9 @@ type CopyPartRequest struct {
 	Bucket, Key, UploadID   string
 	Number                  int
 
-	Hash io.Writer // as in CopyRequest
-	Seal Seal      // nil: an MD5 ETag
+	Hash         io.Writer // as in CopyRequest
+	Seal         Seal      // nil: an MD5 ETag
+	BeforeCommit func() error
 }
 
 // CompletePart is one entry of a CompleteMultipartUpload body.

@@ -9,6 +9,8 @@ import (
 	"io"
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/meta/metapb"
 )
@@ -16,24 +18,17 @@ import (
 // copyBuffers is how many buffers a copy asks for: one is written while the next ones are read.
 const copyBuffers = 4
 
-// copied is how the payload of a copy is named.
+// copied is how the payload of a copy is named, and what is asked before it is committed.
 type copied struct {
-	hash io.Writer
-	seal Seal
+	hash   io.Writer
+	seal   Seal
+	before func() error // may be nil
 }
 
-// withMD5 fills in the store's own ETag when the caller brought no Seal.
-func withMD5(h io.Writer, seal Seal) copied {
-	if seal != nil {
-		return copied{h, seal}
-	}
-	sum := md5.New()
-	return copied{sum, sealMD5(sum)}
-}
-
-func sealMD5(sum hash.Hash) Seal {
+// sealMD5 is the store's own ETag, with checksums that are known already.
+func sealMD5(sum hash.Hash, known []Checksum) Seal {
 	return func(context.Context, Payload) (Digest, error) {
-		return Digest{ETag: hex.EncodeToString(sum.Sum(nil))}, nil
+		return Digest{ETag: hex.EncodeToString(sum.Sum(nil)), Checksums: known}, nil
 	}
 }
 
@@ -44,6 +39,9 @@ func (s *Store) copyPayload(ctx context.Context, o *Object, c copied) (*written,
 		return nil, Digest{}, err
 	}
 	digest, err := c.seal(ctx, Payload{Size: w.size, CRC64NVME: w.crc})
+	if err == nil && c.before != nil {
+		err = c.before()
+	}
 	if err != nil {
 		s.discard(ctx, w)
 		return nil, Digest{}, err
@@ -112,9 +110,9 @@ func (s *Store) Copy(ctx context.Context, r CopyRequest) (ObjectInfo, error) {
 		return ObjectInfo{}, err
 	}
 	defer src.Close()
-	c := withMD5(r.Hash, r.Seal)
-	if r.Seal == nil && src.version.Manifest == nil {
-		c = copied{nil, keepDigest(src.version)}
+	c := copied{r.Hash, r.Seal, r.BeforeCommit}
+	if r.Seal == nil {
+		c.hash, c.seal = nameCopy(src.version)
 	}
 	w, digest, err := s.copyPayload(ctx, src, c)
 	if err != nil {
@@ -124,20 +122,32 @@ func (s *Store) Copy(ctx context.Context, r CopyRequest) (ObjectInfo, error) {
 		Etag: digest.ETag, Checksums: recordsOfChecksums(digest.Checksums), Meta: record,
 	}
 	if !r.Replace {
-		v.Meta = src.version.Meta
+		v.Meta = copiedMeta(src.version.Meta, r.Meta)
 	}
 	return s.commitObject(ctx, t, w, v)
 }
 
-// keepDigest names a copy like its source: the bytes are the same.
-func keepDigest(v *metapb.Version) Seal {
-	return func(context.Context, Payload) (Digest, error) {
-		d := Digest{ETag: v.Etag}
-		for _, c := range checksumsOfRecords(v.Checksums) {
-			if !c.Composite {
-				d.Checksums = append(d.Checksums, c)
-			}
-		}
-		return d, nil
+// copiedMeta is the source's metadata with what belongs to the request.
+func copiedMeta(source *metapb.ObjectMeta, own ObjectMeta) *metapb.ObjectMeta {
+	m := &metapb.ObjectMeta{}
+	if source != nil {
+		m = proto.CloneOf(source)
 	}
+	m.StorageClass, m.WebsiteRedirect = own.StorageClass, own.WebsiteRedirect
+	return m
+}
+
+// nameCopy names a copy like its source as far as that holds: the bytes are the same, but the copy has no parts.
+func nameCopy(v *metapb.Version) (io.Writer, Seal) {
+	var known []Checksum
+	for _, c := range checksumsOfRecords(v.Checksums) {
+		if !c.Composite {
+			known = append(known, c)
+		}
+	}
+	if v.Manifest != nil {
+		sum := md5.New()
+		return sum, sealMD5(sum, known)
+	}
+	return nil, func(context.Context, Payload) (Digest, error) { return Digest{v.Etag, known}, nil }
 }

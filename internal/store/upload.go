@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/md5"
 	"errors"
 	"fmt"
 	"math"
@@ -143,7 +144,12 @@ func (s *Store) CopyPart(ctx context.Context, r CopyPartRequest) (PartInfo, erro
 		return PartInfo{}, err
 	}
 	defer src.Close()
-	w, digest, err := s.copyPayload(ctx, src, withMD5(r.Hash, r.Seal))
+	c := copied{r.Hash, r.Seal, r.BeforeCommit}
+	if r.Seal == nil {
+		sum := md5.New()
+		c.hash, c.seal = sum, sealMD5(sum, nil)
+	}
+	w, digest, err := s.copyPayload(ctx, src, c)
 	if err != nil {
 		return PartInfo{}, err
 	}

@@ -54,6 +54,10 @@ LISTING_KEYS ?= 1000000
 bench-listing: ## list LISTING_KEYS keys (default a million): first page, keys per second; fails below the bounds
 	PENSTOCK_LISTING_KEYS=$(LISTING_KEYS) $(GO) test -count=1 -timeout 30m -v -run TestListingRate ./internal/server
 
+.PHONY: conformance
+conformance: build ## the S3 tests of Ceph against a fresh node; S3TESTS=path of a checkout, else fetched (needs python3)
+	$(GO) run ./test/conformance -suite '$(S3TESTS)'
+
 .PHONY: nightly
 nightly: ## long forms: crash images, kill -9 rounds, model runs
 	PENSTOCK_TEST_LONG=1 $(GO) test -timeout 4h -count=1 ./...

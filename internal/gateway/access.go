@@ -27,6 +27,7 @@ type counted struct {
 	http.ResponseWriter
 	bytes int64     // of the body
 	first time.Time // when the header went out
+	err   error     // of the write that failed first
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -41,6 +42,9 @@ func (a *counted) WriteHeader(status int) {
 func (a *counted) Write(p []byte) (int, error) {
 	n, err := a.ResponseWriter.Write(p)
 	a.bytes += int64(n)
+	if err != nil && a.err == nil {
+		a.err = err
+	}
 	return n, err
 }
 
@@ -113,7 +117,12 @@ const (
 	cutFailed  = "failed"
 )
 
+// cutWord looks at the failed write first: net/http cancels the request's context after it, which would
+// hide the difference.
 func (c *call) cutWord(err error) string {
+	if c.answer.err != nil {
+		err = c.answer.err
+	}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return cutStalled

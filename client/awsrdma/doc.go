@@ -12,16 +12,14 @@
 //
 // Called by: applications, bench.
 //
-// How it hooks in. An option for each operation adds five steps to the SDK's middleware stack:
+// How it hooks in. An option for each operation adds four steps to the SDK's middleware stack:
 //
 //   - before its retries: the payload of an upload is read once into a region (one copy) and summed in the
-//     same pass;
+//     same pass; after them the result is recorded;
 //   - inside each retry: a token is minted, so it is signed, and good for this attempt only; a decline
 //     is answered by a second, ordinary request of the same attempt;
-//   - inside the deserializer: the answer of a moved GET gets the region's bytes as its body, and the
-//     token is hidden from the SDK's request log;
-//   - next to the HTTP client: the request is sent and the window settled before anyone sees the answer;
-//   - outermost: the result is recorded.
+//   - inside the deserializer: the answer of a moved GET gets the region's bytes as its body;
+//   - next to the HTTP client: the request is sent and the window settled before anyone sees the answer.
 //
 // Only three names of the SDK are relied on: "Retry" and "Signing", which are the ids of exported types,
 // and "OperationDeserializer". Without the first and the last the steps go to the ends of their phases:
@@ -42,7 +40,8 @@
 //  1. A region goes back to the pool only after its transfer was settled (see client.Loan); an abandoned
 //     region never does.
 //  2. Nothing of the caller's is touched after an operation has returned, except by reads of its body.
-//  3. A token goes only to the endpoint of the session, and only under a signature that covers it.
+//  3. A token goes only to the endpoint of the session, and only under a signature that covers it. The
+//     SDK's logs do not show it.
 //  4. What went over HTTP says why: Result.Reason. With Options.Strict it is an error instead.
 //
 // Lock order: none; no lock is held while another one is taken.

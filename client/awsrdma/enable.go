@@ -3,11 +3,13 @@ package awsrdma
 import (
 	"context"
 	"fmt"
+	"regexp"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go/logging"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
@@ -18,10 +20,29 @@ import (
 func Enable(s *Session) func(*s3.Options) {
 	return func(o *s3.Options) {
 		sums := o.RequestChecksumCalculation == aws.RequestChecksumCalculationWhenSupported
+		if o.Logger != nil {
+			o.Logger = redacting{o.Logger}
+		}
 		o.APIOptions = append(o.APIOptions, func(stack *middleware.Stack) error {
 			return s.install(stack, sums)
 		})
 	}
+}
+
+// redacting is the SDK's logger without tokens, which its logs of signatures and of requests contain.
+type redacting struct{ logging.Logger }
+
+var tokenPattern = regexp.MustCompile(`(?i)\bps1:[a-z]+(:[0-9a-f]{16,32}){4}`)
+
+// Logf implements logging.Logger.
+func (r redacting) Logf(class logging.Classification, format string, v ...any) {
+	text := tokenPattern.ReplaceAllString(fmt.Sprintf(format, v...), "ps1:redacted")
+	r.Logger.Logf(class, "%s", text)
+}
+
+// WithContext implements logging.ContextLogger for a logger that does.
+func (r redacting) WithContext(ctx context.Context) logging.Logger {
+	return redacting{logging.WithContext(ctx, r.Logger)}
 }
 
 // operationDeserializer is the id of the step that makes an output of an answer, in every smithy client.
@@ -139,8 +160,8 @@ type answerStep struct{}
 // ID implements middleware.DeserializeMiddleware.
 func (*answerStep) ID() string { return "Penstock:Answer" }
 
-// HandleDeserialize hides the token from the steps below, one of which may log it, and gives a moved
-// answer its body. That replaces whatever they made of the empty one.
+// HandleDeserialize gives a moved answer its body. That replaces whatever the steps below made of the
+// empty one.
 func (*answerStep) HandleDeserialize(
 	ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
 ) (out middleware.DeserializeOutput, md middleware.Metadata, err error) {
@@ -148,10 +169,7 @@ func (*answerStep) HandleDeserialize(
 	if try == nil {
 		return next.HandleDeserialize(ctx, in)
 	}
-	try.shielded = true
-	if req, ok := in.Request.(*smithyhttp.Request); ok && req.Header.Get(headerToken) != "" {
-		req.Header.Set(headerToken, "redacted")
-	}
+	try.filled = true
 	out, md, err = next.HandleDeserialize(ctx, in)
 	if err == nil {
 		err = try.fill(out.RawResponse)
@@ -180,12 +198,11 @@ func (*sendStep) HandleDeserialize(
 	if err := try.mayLeave(req); err != nil {
 		return out, md, err
 	}
-	req.Header.Set(headerToken, try.token)
 	sending, cancel := try.loan.Context(ctx)
 	defer cancel()
 	out, md, err = next.HandleDeserialize(sending, in)
-	err = try.settle(out.RawResponse, err)
-	if err == nil && !try.shielded {
+	err = try.settle(ctx, out.RawResponse, err)
+	if err == nil && !try.filled {
 		err = try.fill(out.RawResponse)
 	}
 	return out, md, err

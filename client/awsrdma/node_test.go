@@ -89,6 +89,7 @@ type node struct {
 	endpoint string
 	metrics  string
 	creds    client.Credentials
+	read     int64 // payload that the test itself read over HTTP
 	stop     func()
 }
 

@@ -60,15 +60,14 @@ func (op *operation) refuse(d *client.DeclinedError) error {
 
 // try is one request with one token.
 type try struct {
-	op       *operation
-	loan     *client.Loan
-	token    string
-	window   client.Window
-	lent     *lent // of a get out of the pool
-	asked    http.Header
-	shielded bool // answerStep is in the stack
-	settled  bool
-	result   client.Settlement
+	op      *operation
+	loan    *client.Loan
+	window  client.Window
+	lent    *lent // of a get out of the pool
+	asked   http.Header
+	filled  bool // by answerStep, which is in the stack
+	settled bool
+	result  client.Settlement
 }
 
 type tryKey struct{}
@@ -111,8 +110,7 @@ func (t *try) exchange(
 		req.Header.Del("Expect")
 	}
 	t.loan.SetHeader(req.Header)
-	t.token, t.asked = req.Header.Get(headerToken), req.Header.Clone()
-	t.asked.Del(headerToken)
+	t.asked = req.Header
 	ctx = v4.SetPayloadHash(ctx, "UNSIGNED-PAYLOAD")
 	return next.HandleFinalize(middleware.WithStackValue(ctx, tryKey{}, t), middleware.FinalizeInput{Request: req})
 }
@@ -130,8 +128,20 @@ func (t *try) mayLeave(req *smithyhttp.Request) error {
 	return errNotMoved
 }
 
-// settle ends the loan. Its error takes the place of the transport's.
-func (t *try) settle(raw any, err error) error {
+// unanswered is a request that ended without an answer and was fenced: another attempt, with another token,
+// is safe. Without saying so, a deadline of the request would pass for the caller's.
+type unanswered struct{ cause error }
+
+func (u *unanswered) Error() string { return "awsrdma: " + u.cause.Error() }
+
+// Is matches client.ErrNoAnswer only: the cause may name a cancelled context that is not the caller's.
+func (u *unanswered) Is(target error) bool { return target == client.ErrNoAnswer }
+
+// RetryableError is asked by the SDK's retryer.
+func (u *unanswered) RetryableError() bool { return true }
+
+// settle ends the loan. Its error takes the place of the transport's. ctx is the operation's.
+func (t *try) settle(ctx context.Context, raw any, err error) error {
 	var resp *http.Response
 	if r, ok := raw.(*smithyhttp.Response); ok && err == nil {
 		resp = r.Response
@@ -141,6 +151,8 @@ func (t *try) settle(raw any, err error) error {
 	t.settled = true
 	t.result, err = t.loan.Settle(resp, err)
 	switch {
+	case errors.Is(err, client.ErrNoAnswer) && !errors.Is(err, client.ErrRegionAbandoned) && ctx.Err() == nil:
+		return &unanswered{err}
 	case err != nil:
 		return err
 	case t.result.Reason != "":

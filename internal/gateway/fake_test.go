@@ -23,6 +23,8 @@ type fakeFabric struct {
 	gate    chan struct{} // not nil: moves wait for it or for their context
 	entered chan struct{} // not nil: told when a move begins
 	offered func()        // not nil: runs after a session was offered
+	claimed int           // tokens whose number was taken
+	claims  error         // of Claim
 }
 
 func newFakeFabric() *fakeFabric { return &fakeFabric{memory: make([]byte, 16<<20)} }
@@ -40,6 +42,13 @@ func (f *fakeFabric) NewSession(context.Context, string) (fabric.SessionOffer, e
 	return fabric.SessionOffer{Secret: token.NewSecret(), Network: "tcp", Address: "127.0.0.1:1"}, nil
 }
 func (f *fakeFabric) RevokePrincipal(who string) { f.note("revoke " + who) }
+
+func (f *fakeFabric) Claim(token.Descriptor, string) (*fabric.Claim, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.claimed++
+	return nil, f.claims
+}
 
 func (f *fakeFabric) note(event string) {
 	f.mu.Lock()

@@ -2,6 +2,8 @@ package s3
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
 	"slices"
@@ -38,6 +40,7 @@ type Verifier struct {
 	regions []string
 	now     func() time.Time
 	keys    *keyCache
+	decoy   [sha256.Size]byte // signing key of access keys that do not exist: no signature fits it
 }
 
 // NewVerifier returns a Verifier.
@@ -49,6 +52,7 @@ func NewVerifier(c VerifierConfig) *Verifier {
 	if v.now == nil {
 		v.now = time.Now
 	}
+	_, _ = rand.Read(v.decoy[:]) // never returns an error
 	return v
 }
 
@@ -86,7 +90,7 @@ func (v *Verifier) Verify(ctx context.Context, r *Request) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	secret, err := v.secretOf(ctx, a)
+	secret, known, err := v.secretOf(ctx, a)
 	if err != nil {
 		return nil, err
 	}
@@ -94,9 +98,17 @@ func (v *Verifier) Verify(ctx context.Context, r *Request) (*Identity, error) {
 		AccessKey: a.accessKey, Principal: secret.Principal, Region: a.region, Time: a.time,
 		Presigned: a.presigned, SignedHeaders: signed, PayloadHash: a.payloadHash,
 	}
-	id.chain.key = v.keys.signingKey(secret.SecretKey, scopeKey{a.accessKey, a.date, a.region, a.service})
+	// A key that does not exist is found out after the same work as a wrong secret.
+	id.chain.key = v.decoy
+	if known {
+		id.chain.key = v.keys.signingKey(secret.SecretKey, scopeKey{a.accessKey, a.date, a.region, a.service})
+	}
 	id.chain.date, id.chain.scope = a.timestamp, a.scope
-	if err := id.compare(a, r, pairs); err != nil {
+	err = id.compare(a, r, pairs)
+	if !known {
+		return nil, New(InvalidAccessKeyID, "").With("AWSAccessKeyId", a.accessKey)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if a.presigned {
@@ -423,19 +435,19 @@ func isLowerToken(s string) bool {
 }
 
 // secretOf looks the access key up and checks the session token.
-func (v *Verifier) secretOf(ctx context.Context, a *authorization) (Secret, error) {
-	s, known, err := v.lookup(ctx, a.accessKey)
+func (v *Verifier) secretOf(ctx context.Context, a *authorization) (s Secret, known bool, err error) {
+	s, known, err = v.lookup(ctx, a.accessKey)
 	switch {
 	case err != nil:
-		return Secret{}, New(InternalError, "").Wrap(err)
+		return Secret{}, false, New(InternalError, "").Wrap(err)
 	case !known:
-		return Secret{}, New(InvalidAccessKeyID, "").With("AWSAccessKeyId", a.accessKey)
+		return Secret{}, false, nil
 	case subtle.ConstantTimeCompare([]byte(s.SessionToken), []byte(a.sessionToken)) != 1:
-		return Secret{}, New(InvalidToken, "")
+		return Secret{}, false, New(InvalidToken, "")
 	case !s.Expires.IsZero() && !v.now().Before(s.Expires):
-		return Secret{}, New(ExpiredToken, "")
+		return Secret{}, false, New(ExpiredToken, "")
 	}
-	return s, nil
+	return s, true, nil
 }
 
 // compare computes the signature and compares it with the one given. Clients and proxies differ in

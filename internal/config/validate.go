@@ -13,7 +13,7 @@ import (
 // Bounds of settings, each with its reason.
 const (
 	MinHeaderBytes  = 16 * KiB          // presigned URLs have above 4 KiB, metadata 2 KiB more
-	MaxHeaderBytes  = 1 * MiB           // above it the HTTP server itself refuses
+	MaxHeaderBytes  = 1 * MiB           // of one request; no client sends a tenth of it
 	MaxDeadline     = 8 * time.Second   // clients of the wire give up at 10 s and may reuse the memory
 	MaxSessionLimit = 300 * time.Second // sessions can be fenced, so they may ask for more
 	MinSegment      = 128 * MiB         // the largest chunk has 64 MiB, and a header and a footer

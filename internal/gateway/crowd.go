@@ -16,11 +16,20 @@ import (
 //     idle connections end.
 //
 // A connection with a request in a handler, or with an answer on its way to a client that signed, stays.
+//
+// It also bounds what net/http holds of headers that are not complete: beyond maxHeld bytes in all, the
+// connection that has sent most of them is closed. Whoever means to be served sends a header at once.
 type crowd struct {
-	mu    sync.Mutex
-	fresh list.List // of *conn: nothing proved, oldest first
-	idle  list.List // of *conn: proved and between requests, longest first
+	mu      sync.Mutex
+	fresh   list.List // of *conn: nothing proved, oldest first
+	idle    list.List // of *conn: proved and between requests, longest first
+	reading list.List // of *conn: proved and in the middle of a header
+	held    int64     // bytes of headers, read outside of handlers
 }
+
+// maxHeld is enough for 4,096 clients that send headers of 4 KiB at the same moment. Parsed, a byte of a
+// header of the shortest lines takes up to 20 in memory.
+const maxHeld = 16 << 20
 
 // wait puts a connection at the end of a list.
 func (k *crowd) wait(l *list.List, c *conn) {
@@ -32,11 +41,12 @@ func (k *crowd) wait(l *list.List, c *conn) {
 	}
 }
 
-// leave takes a connection out of the lists.
+// leave says that a connection is closed.
 func (k *crowd) leave(c *conn) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.drop(c)
+	k.forget(c)
 }
 
 func (k *crowd) drop(c *conn) {
@@ -62,10 +72,53 @@ func (k *crowd) take() *conn {
 	return c
 }
 
+// hold counts bytes that were read outside of handlers. out is the connection to close, or nil.
+func (k *crowd) hold(c *conn, n int) (out *conn) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c.serving || c.closed.Load() {
+		return nil
+	}
+	c.held += int64(n)
+	if k.held += int64(n); k.held <= maxHeld {
+		return nil
+	}
+	for _, l := range []*list.List{&k.fresh, &k.reading} {
+		for e := l.Front(); e != nil; e = e.Next() {
+			if other := e.Value.(*conn); out == nil || other.held > out.held {
+				out = other
+			}
+		}
+	}
+	if out != nil {
+		k.drop(out)
+		k.forget(out)
+	}
+	return out
+}
+
+// forget takes back what hold has counted.
+func (k *crowd) forget(c *conn) {
+	k.held -= c.held
+	c.held = 0
+}
+
 // enter says that a request of the connection has reached its handler.
 func (c *conn) enter() {
 	if c != nil {
-		c.listener.crowd.leave(c)
+		c.listener.crowd.serve(c, true)
+	}
+}
+
+// serve notes whether a handler has the connection.
+func (k *crowd) serve(c *conn, serving bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drop(c)
+	k.forget(c)
+	c.serving = serving
+	if !serving && !c.proved.Load() && !c.closed.Load() {
+		c.place, c.list = k.fresh.PushBack(c), &k.fresh
 	}
 }
 
@@ -79,24 +132,37 @@ func (c *conn) prove() {
 // exit says that the handler has returned. What it answered may not be sent yet, so a connection that
 // has proved something waits for ConnState.
 func (c *conn) exit() {
-	if c != nil && !c.proved.Load() {
-		c.listener.crowd.wait(&c.listener.crowd.fresh, c)
+	if c != nil {
+		c.listener.crowd.serve(c, false)
 	}
 }
 
 // ConnState goes into http.Server.ConnState.
 func ConnState(nc net.Conn, state http.ConnState) {
 	c := ownConn(nc)
-	if c == nil || !c.proved.Load() {
+	if c == nil {
 		return
 	}
+	k := &c.listener.crowd
 	switch state {
-	case http.StateIdle:
-		c.listener.crowd.wait(&c.listener.crowd.idle, c)
+	case http.StateIdle: // the rest of the request was read, and nothing is held of it
+		k.rest(c)
 	case http.StateActive:
-		c.listener.crowd.leave(c)
+		if c.proved.Load() {
+			k.wait(&k.reading, c)
+		}
 	case http.StateNew, http.StateHijacked, http.StateClosed: // Close has left the lists
 	}
+}
+
+// rest says that a connection waits for its next request.
+func (k *crowd) rest(c *conn) {
+	if c.proved.Load() {
+		k.wait(&k.idle, c)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.forget(c)
 }
 
 // ownConn is the connection of a Listener below what net/http sees, or nil.

@@ -165,3 +165,30 @@ func TestTooManyConnectionsGetSlowDown(t *testing.T) {
 		t.Errorf("afterwards: %d", resp.StatusCode)
 	}
 }
+
+// TestHeadersHoldBoundedMemory: headers that never end hold 16 MiB, however many clients send them; those
+// who send most lose their connection, and a client that signs is served meanwhile.
+func TestHeadersHoldBoundedMemory(t *testing.T) {
+	const most, each = 16 << 20, 900 << 10
+	n := newNode(t)
+	header := []byte("GET / HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("a: b\r\n", each/6))
+	var attackers []*caller
+	for range placesOfNode - 2 {
+		c := n.call()
+		attackers = append(attackers, c)
+		_, _ = c.conn.Write(header) // it may be closed in the middle
+	}
+	eventually(t, func() bool { return n.listener.Evicted() > 0 })
+	if status := n.call().ask(n.raw(request{method: "GET", path: "/"})); status != 200 {
+		t.Errorf("an honest client: status %d", status)
+	}
+	eventually(t, func() bool {
+		live := 0
+		for _, c := range attackers {
+			if !c.gone() {
+				live++
+			}
+		}
+		return live*len(header) <= most
+	})
+}

@@ -68,9 +68,14 @@ func (l *Listener) evict() bool {
 	if c == nil {
 		return false
 	}
+	l.lose(c)
+	return true
+}
+
+// lose closes a connection for the sake of others.
+func (l *Listener) lose(c *conn) {
 	l.evicted.Add(1)
 	_ = c.Close() // net/http notices and ends what it has of it
-	return true
 }
 
 // conn notes when bytes arrived and bounds writes.
@@ -79,8 +84,10 @@ type conn struct {
 	listener *Listener
 	over     bool
 	proved   atomic.Bool   // had a request with a valid signature
-	place    *list.Element // in list, both of the crowd and under its mutex
+	place    *list.Element // in list; these four are the crowd's and under its mutex
 	list     *list.List
+	held     int64 // bytes read outside of handlers
+	serving  bool  // a handler has it
 	closed   atomic.Bool
 	read     atomic.Int64 // unix nanoseconds of the last read that gave bytes
 	written  atomic.Int64 // unix nanoseconds when the write deadline was last set
@@ -92,6 +99,9 @@ func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
 		c.read.Store(time.Now().UnixNano())
+		if out := c.listener.crowd.hold(c, n); out != nil {
+			c.listener.lose(out)
+		}
 	}
 	return n, err
 }

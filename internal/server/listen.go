@@ -11,7 +11,6 @@ import (
 
 	"github.com/penstock-store/penstock/internal/accesslog"
 	"github.com/penstock-store/penstock/internal/certs"
-	"github.com/penstock-store/penstock/internal/config"
 	"github.com/penstock-store/penstock/internal/front"
 	"github.com/penstock-store/penstock/internal/gateway"
 	"github.com/penstock-store/penstock/internal/requestid"
@@ -53,7 +52,7 @@ func (s *Server) listen(context.Context) error {
 		Handler: s.gateway, ConnContext: gateway.ConnContext, ConnState: gateway.ConnState,
 		Protocols: &one, DisableGeneralOptionsHandler: true,
 		ReadHeaderTimeout: l.ReadHeaderTimeout, IdleTimeout: l.IdleTimeout,
-		MaxHeaderBytes: int(config.MaxHeaderBytes), ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		MaxHeaderBytes: int(l.HeaderBytes), ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	front.Attach(s.http)
 	return s.listenAdmin()

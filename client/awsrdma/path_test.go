@@ -44,19 +44,78 @@ func roundTrip(t *testing.T, svc *s3.Client, want []byte) (put, get awsrdma.Resu
 	return put, get, nil
 }
 
+// declineCase is a reason why HTTP carries the payload.
+type declineCase struct {
+	node   *node
+	setUp  func(*testing.T, *node) (*client.Client, string)
+	change func(*awsrdma.Options)
+	put    string
+	get    string
+}
+
+func (c declineCase) run(t *testing.T) {
+	n := *c.node
+	n.t = t
+	var o awsrdma.Options
+	if c.change != nil {
+		c.change(&o)
+	}
+	var mu sync.Mutex
+	var reported []awsrdma.Result
+	o.OnResult = func(_ context.Context, r awsrdma.Result) {
+		mu.Lock()
+		defer mu.Unlock()
+		reported = append(reported, r)
+	}
+	want := randomBytes(4, 2<<20)
+	cl, endpoint := c.setUp(t, &n)
+	s := awsrdma.New(cl, o)
+	defer s.Close()
+	put, get, err := roundTrip(t, s3.New(n.options(endpoint), awsrdma.Enable(s)), want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []awsrdma.Result{put, get} {
+		reason := c.put
+		if r.Operation == "GetObject" {
+			reason = c.get
+		}
+		if r.Path != client.PathHTTP || r.Reason != reason || r.Bytes != 2<<20 {
+			t.Errorf("%+v, want http because of %q", r, reason)
+		}
+	}
+	st := s.Stats()
+	if st.HTTPPuts != 1 || st.HTTPGets != 1 || st.HTTPByReason[c.put]+st.HTTPByReason[c.get] < 2 ||
+		st.HTTPPutBytes != 2<<20 || st.HTTPGetBytes != 2<<20 {
+		t.Errorf("%+v", st)
+	}
+	if len(reported) != 2 || reported[0] != put || reported[1] != get {
+		t.Errorf("reported %+v", reported)
+	}
+	o.Strict = true
+	strict := awsrdma.New(cl, o)
+	defer strict.Close()
+	svc := s3.New(n.options(endpoint), awsrdma.Enable(strict), quick)
+	_, err = svc.PutObject(t.Context(), &s3.PutObjectInput{
+		Bucket: aws.String("bkt"), Key: aws.String("strict"), Body: bytes.NewReader(want),
+	})
+	wantDeclined(t, err, c.put)
+	_, err = svc.GetObject(t.Context(), &s3.GetObjectInput{Bucket: aws.String("bkt"), Key: aws.String("k")})
+	wantDeclined(t, err, c.get)
+	if _, err = c.node.plain().HeadObject(t.Context(), &s3.HeadObjectInput{
+		Bucket: aws.String("bkt"), Key: aws.String("strict"),
+	}); err == nil {
+		t.Error("strict mode stored over HTTP")
+	}
+}
+
 // Whatever keeps the payload from a fabric, HTTP carries it and says why; in strict mode it is an error
 // that names the same reason, and nothing is stored.
 func TestDeclinesAreVisible(t *testing.T) {
 	up := startNode(t)
 	off := startNode(t, func(c *config.Config) { c.RDMA.Enabled = false })
 	alone := func(_ *testing.T, n *node) (*client.Client, string) { return n.client(client.PathSHM), n.endpoint }
-	for name, c := range map[string]struct {
-		node   *node
-		setUp  func(*testing.T, *node) (*client.Client, string)
-		change func(*awsrdma.Options)
-		put    string
-		get    string
-	}{
+	for name, c := range map[string]declineCase{
 		"off": {node: off, setUp: alone, put: client.ReasonNoFabric, get: client.ReasonNoFabric},
 		"too large": {node: up, setUp: alone, change: func(o *awsrdma.Options) { o.MaxBytes = 1 << 20 },
 			put: awsrdma.ReasonTooLarge, get: awsrdma.ReasonTooLarge},
@@ -98,61 +157,7 @@ func TestDeclinesAreVisible(t *testing.T) {
 			return n.client(client.PathTCP, func(c *client.Config) { c.Endpoint = p.URL }), p.URL
 		}, put: client.ReasonNoReply, get: client.ReasonNoReply},
 	} {
-		t.Run(name, func(t *testing.T) {
-			n := *c.node
-			n.t = t
-			var o awsrdma.Options
-			if c.change != nil {
-				c.change(&o)
-			}
-			var mu sync.Mutex
-			var reported []awsrdma.Result
-			o.OnResult = func(_ context.Context, r awsrdma.Result) {
-				mu.Lock()
-				defer mu.Unlock()
-				reported = append(reported, r)
-			}
-			want := randomBytes(4, 2<<20)
-			cl, endpoint := c.setUp(t, &n)
-			s := awsrdma.New(cl, o)
-			defer s.Close()
-			put, get, err := roundTrip(t, s3.New(n.options(endpoint), awsrdma.Enable(s)), want)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, r := range []awsrdma.Result{put, get} {
-				reason := c.put
-				if r.Operation == "GetObject" {
-					reason = c.get
-				}
-				if r.Path != client.PathHTTP || r.Reason != reason || r.Bytes != 2<<20 {
-					t.Errorf("%+v, want http because of %q", r, reason)
-				}
-			}
-			st := s.Stats()
-			if st.HTTPPuts != 1 || st.HTTPGets != 1 || st.HTTPByReason[c.put]+st.HTTPByReason[c.get] < 2 ||
-				st.HTTPPutBytes != 2<<20 || st.HTTPGetBytes != 2<<20 {
-				t.Errorf("%+v", st)
-			}
-			if len(reported) != 2 || reported[0] != put || reported[1] != get {
-				t.Errorf("reported %+v", reported)
-			}
-			o.Strict = true
-			strict := awsrdma.New(cl, o)
-			defer strict.Close()
-			svc := s3.New(n.options(endpoint), awsrdma.Enable(strict), quick)
-			_, err = svc.PutObject(t.Context(), &s3.PutObjectInput{
-				Bucket: aws.String("bkt"), Key: aws.String("strict"), Body: bytes.NewReader(want),
-			})
-			wantDeclined(t, err, c.put)
-			_, err = svc.GetObject(t.Context(), &s3.GetObjectInput{Bucket: aws.String("bkt"), Key: aws.String("k")})
-			wantDeclined(t, err, c.get)
-			if _, err = c.node.plain().HeadObject(t.Context(), &s3.HeadObjectInput{
-				Bucket: aws.String("bkt"), Key: aws.String("strict"),
-			}); err == nil {
-				t.Error("strict mode stored over HTTP")
-			}
-		})
+		t.Run(name, func(t *testing.T) { c.run(t) })
 	}
 }
 
@@ -374,7 +379,8 @@ func TestUntouched(t *testing.T) {
 func TestTokensAreNotLogged(t *testing.T) {
 	n := startNode(t)
 	p := n.proxy(t)
-	s := awsrdma.New(n.client(client.PathSHM, func(c *client.Config) { c.Endpoint = p.URL }), awsrdma.Options{Strict: true})
+	c := n.client(client.PathSHM, func(c *client.Config) { c.Endpoint = p.URL })
+	s := awsrdma.New(c, awsrdma.Options{Strict: true})
 	defer s.Close()
 	var log bytes.Buffer
 	o := n.options(p.URL)

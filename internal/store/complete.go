@@ -211,6 +211,10 @@ func agrees(known []Checksum, crc uint64, declared Checksum) bool {
 	}
 	for _, k := range known {
 		if k.Algorithm == declared.Algorithm {
+			if k.Composite && !declared.Composite { // clients may leave the number of parts out
+				value, _, _ := strings.Cut(k.Value, "-")
+				return value == declared.Value
+			}
 			return k.Value == declared.Value
 		}
 	}

@@ -53,17 +53,36 @@ func (c *call) getACL() error {
 	return c.answerXML(s3.ACLResult{Owner: *by})
 }
 
-// putACL takes a canned ACL that asks for what holds anyway; others were refused with the headers. A
-// document is refused whatever it grants: it would have to be read to know.
+// putACL takes a canned ACL or a document that asks for what holds anyway, as s3cmd does when it
+// copies: the ACL of the source is put on the target. Other canned ones were refused with the headers.
 func (c *call) putACL() error {
-	if _, err := c.aclOwner(); err != nil {
+	owner, err := c.aclOwner()
+	if err != nil {
 		return err
 	}
 	if c.r.ContentLength != 0 {
-		return accessControlLists()
+		return c.putACLDocument(owner.ID)
 	}
 	if c.r.Header.Get("X-Amz-Acl") == "" {
 		return s3.New(s3.InvalidRequest, "The request names no ACL.")
+	}
+	return c.answerEmpty(http.StatusOK)
+}
+
+// putACLDocument refuses all but full control of the owner and nobody else.
+func (c *call) putACLDocument(owner string) error {
+	text, release, err := c.document(s3.MaxACLBody)
+	if err != nil {
+		return err
+	}
+	defer release()
+	grants, err := s3.ReadACL(newReader(text))
+	if err != nil {
+		return err
+	}
+	holds := s3.Grant{Grantee: owner, Permission: "FULL_CONTROL"}
+	if len(grants) == 0 || slices.ContainsFunc(grants, func(g s3.Grant) bool { return g != holds }) {
+		return accessControlLists()
 	}
 	return c.answerEmpty(http.StatusOK)
 }

@@ -41,9 +41,26 @@ func TestACLs(t *testing.T) {
 				t.Errorf("PUT %s %q: %d %s", path, acl, got.status, got.body)
 			}
 		}
-		doc := []byte("<AccessControlPolicy/>")
-		wantError(t, n.send(request{method: "PUT", path: path, body: bytes.NewReader(doc), length: int64(len(doc))}),
-			400, "AccessControlListNotSupported")
+		putDocument := func(doc []byte) answer {
+			return n.send(request{method: "PUT", path: path, body: bytes.NewReader(doc), length: int64(len(doc))})
+		}
+		own := n.send(request{method: "GET", path: path}).body
+		if got := putDocument(own); got.status != 200 {
+			t.Errorf("PUT %s of what GET answers: %d %s", path, got.status, got.body)
+		}
+		for _, change := range [][2]string{
+			{"FULL_CONTROL", "READ"}, {"<ID>alice</ID><DisplayName>alice</DisplayName></Grantee>", "<ID>bob</ID></Grantee>"},
+			{"</Grant>", "</Grant><Grant><Grantee><URI>http://acs.amazonaws.com/groups/global/AllUsers</URI></Grantee>" +
+				"<Permission>READ</Permission></Grant>"},
+		} {
+			other := bytes.Replace(own, []byte(change[0]), []byte(change[1]), 1)
+			if bytes.Equal(other, own) {
+				t.Fatalf("%s is not in %s", change[0], own)
+			}
+			wantError(t, putDocument(other), 400, "AccessControlListNotSupported")
+		}
+		wantError(t, putDocument([]byte("<AccessControlPolicy/>")), 400, "AccessControlListNotSupported")
+		wantError(t, putDocument([]byte("<Access")), 400, "MalformedXML")
 		wantError(t, n.send(request{method: "PUT", path: path,
 			header: map[string]string{"X-Amz-Grant-Read": "id=bob"}}), 400, "AccessControlListNotSupported")
 		if got := n.send(request{method: "DELETE", path: path}); got.status != 501 {

@@ -158,6 +158,8 @@ func FuzzXML(f *testing.F) {
 		}
 		_, err = ReadComplete(bytes.NewReader(body))
 		knownError(t, err)
+		_, err = ReadACL(bytes.NewReader(body))
+		knownError(t, err)
 		_, err = ReadCreateBucket(bytes.NewReader(body))
 		knownError(t, err)
 		if ReadError(400, bytes.NewReader(body)) == nil {

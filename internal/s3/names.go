@@ -161,7 +161,8 @@ func ParseQuery(raw string) (url.Values, error) {
 type CopySource struct{ Bucket, Key, VersionID string }
 
 // ParseCopySource reads x-amz-copy-source: bucket and key joined by "/", percent-encoded as a whole
-// or in part, with or without a leading slash, and optionally ?versionId=. A "+" is a plus.
+// or in part, with or without a leading slash, and optionally ?versionId=. A "+" is a space,
+// as for S3: some clients encode as for a query, and none that means a plus sends it raw.
 func ParseCopySource(header string) (CopySource, error) {
 	bad := New(InvalidArgument, "x-amz-copy-source must be bucket/key, percent-encoded.").
 		With("ArgumentName", "x-amz-copy-source").With("ArgumentValue", header)
@@ -177,7 +178,7 @@ func ParseCopySource(header string) (CopySource, error) {
 			}
 		}
 	}
-	path, ok := unescape(path, false)
+	path, ok := unescape(path, true)
 	if !ok {
 		return CopySource{}, bad
 	}

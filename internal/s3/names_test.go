@@ -88,7 +88,7 @@ func TestParseQuery(t *testing.T) {
 // TestS3_37: x-amz-copy-source.
 func TestS3_37_CopySource(t *testing.T) {
 	for header, want := range map[string]CopySource{
-		"b/k": {"b", "k", ""}, "/b/k": {"b", "k", ""}, "b/a%2Bb%20c": {"b", "a+b c", ""}, "b/a+b": {"b", "a+b", ""},
+		"b/k": {"b", "k", ""}, "/b/k": {"b", "k", ""}, "b/a%2Bb%20c": {"b", "a+b c", ""}, "b/a+b%2Bc": {"b", "a b+c", ""},
 		"b/k?versionId=v1": {"b", "k", "v1"}, "/b/k%3Fx?versionId=null": {"b", "k?x", "null"},
 		"b%2Fa%2Fb": {"b", "a/b", ""}, "%2Fb%2Fk": {"b", "k", ""}, "b//k": {"b", "/k", ""}, "b/k/": {"b", "k/", ""},
 		"b/what?": {"b", "what?", ""}, "b/a?x=y": {"b", "a?x=y", ""}, "b/%E6%97%A5": {"b", "日", ""},

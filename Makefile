@@ -58,6 +58,10 @@ bench-listing: ## list LISTING_KEYS keys (default a million): first page, keys p
 conformance: build ## the S3 tests of Ceph against a fresh node; S3TESTS=path of a checkout, else fetched (needs python3)
 	$(GO) run ./test/conformance -suite '$(S3TESTS)'
 
+.PHONY: e2e
+e2e: build ## S3 clients of others against a node, newest versions; PINNED=1: recorded ones, RECORD=1 records, E2E=flags
+	$(GO) run ./test/clients $(if $(PINNED),-pinned) $(if $(RECORD),-record) $(E2E)
+
 .PHONY: nightly
 nightly: ## long forms: crash images, kill -9 rounds, model runs
 	PENSTOCK_TEST_LONG=1 $(GO) test -timeout 4h -count=1 ./...

@@ -13,7 +13,8 @@ import (
 // Fabric is a preference for the path of payloads.
 type Fabric string
 
-// Preferences. Auto takes shm when the node runs on this host, tcp otherwise.
+// Preferences. Auto takes shm when the node runs on this host, tcp otherwise, and tcp too for memory that
+// shm cannot reach; Result.Reason says so.
 const (
 	Auto Fabric = "auto"
 	SHM  Fabric = "shm"

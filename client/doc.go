@@ -6,7 +6,7 @@
 // A Client holds one HTTP connection pool and, opened at first use, one session per fabric with the
 // node behind its endpoint. A Region is memory that the node can reach. GetInto fills a window of a
 // Region with an object or a range, PutFrom stores a window as an object; each Result says which
-// path carried the bytes ("shm", "tcp" or "http") and, when it was not a fabric, why.
+// path carried the bytes ("shm", "tcp" or "http") and, when it was not the preferred one, why.
 //
 //	c, err := client.New(client.Config{Endpoint: "http://127.0.0.1:9000"})
 //	r, err := c.Alloc(64 << 20)

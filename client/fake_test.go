@@ -262,7 +262,7 @@ func (n *fakeNode) control(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		_ = json.NewEncoder(w).Encode(frame.NodeInfo{
 			Version: 1, Node: "n", Host: LocalHostID(),
-			Fabrics: []frame.FabricInfo{{Name: n.fabric, Up: true}},
+			Fabrics: []frame.FabricInfo{{Name: n.fabric, Up: true, Foreign: true}},
 			Limits:  frame.ControlLimits{MaxDeadlineMillis: 300000},
 		})
 		return

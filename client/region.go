@@ -58,8 +58,14 @@ func (c *Client) Alloc(n int64) (*Region, error) {
 // MaxRegionBytes bounds a region: more than any machine's memory is a mistake.
 const MaxRegionBytes = 1 << 46
 
-// Register makes a Region of the caller's memory. Only tcp and HTTP reach such memory; a node on
-// this host takes memory of Alloc only. mem must stay valid until Close has returned.
+// Register makes a Region of the caller's memory, which must be writable. tcp and HTTP reach any such
+// memory. A node on this host reaches it (shm) through the kernel, if it runs as the same user, without
+// CAP_SYS_PTRACE, and the kernel lets it trace this process (docs/semantics.md); memory of Alloc is
+// faster there.
+//
+// mem must stay mapped and in place until Close has returned. When the region is Abandoned, a node may
+// still write into it: memory of Go's heap is then never collected, and other memory must never be unmapped
+// or used again by this process.
 func (c *Client) Register(mem []byte) (*Region, error) {
 	if len(mem) == 0 {
 		return nil, fmt.Errorf("%w: empty region", ErrWindow)

@@ -15,8 +15,10 @@ type Result struct {
 	// Path is "shm", "tcp" or "http". A transfer in several parts names a fabric only if that
 	// fabric carried every part.
 	Path string
-	// Reason says why no fabric carried the payload, or part of it: a short fixed word from the
-	// server or one of the Reason constants. Empty when Path is a fabric.
+	// Reason says why a preferred path did not carry the payload, or part of it: a short fixed word
+	// from the server or one of the Reason constants. With Path "http" it is why the last fabric that
+	// was tried did not; with Path "tcp" and Config.Fabric Auto, why shm did not on the node's own host.
+	// Empty when the preferred path carried everything.
 	Reason      string
 	FabricBytes int64 // of Bytes, how many went by a fabric
 	Parts       int   // requests that carried payload

@@ -74,10 +74,11 @@ func dialTarget(ctx context.Context, offer frame.SessionReply) (conn, error) {
 
 // session is one client–node relation over one fabric.
 type session struct {
-	name   string // fabric
-	conn   conn
-	limits frame.ControlLimits
-	slot   *slot
+	name    string // fabric
+	conn    conn
+	limits  frame.ControlLimits
+	slot    *slot
+	foreign bool // takes memory that Alloc did not allocate
 
 	once     sync.Once
 	fenced   chan struct{} // closed when fenceErr is final
@@ -211,7 +212,20 @@ func (s *slot) open(ctx context.Context) (*session, *DeclinedError) {
 	if err != nil {
 		return nil, &DeclinedError{Reason: ReasonNoSession, Cause: err}
 	}
-	return &session{name: s.name, conn: cn, limits: info.Limits, slot: s, fenced: make(chan struct{})}, nil
+	return &session{
+		name: s.name, conn: cn, limits: info.Limits, slot: s, fenced: make(chan struct{}),
+		foreign: s.name != PathSHM || takesForeign(info),
+	}, nil
+}
+
+// takesForeign tells whether the node's shm takes memory of Register.
+func takesForeign(info NodeInfo) bool {
+	for _, f := range info.Fabrics {
+		if f.Name == PathSHM {
+			return f.Foreign
+		}
+	}
+	return false
 }
 
 // Reasons of usable, beside ReasonNoFabric.
@@ -219,6 +233,36 @@ const (
 	ReasonOtherHost = "other-host"  // shm needs client and node on one host
 	ReasonDown      = "fabric-down" // the node says that the fabric is not up
 )
+
+// Reasons of shm for memory of Register.
+const (
+	ReasonForeignOff     = "foreign-off"     // the node takes memory of Alloc only
+	ReasonForeignUser    = "foreign-user"    // the node runs as another user
+	ReasonForeignDenied  = "foreign-denied"  // the kernel denies it: ptrace scope, or a process that is not dumpable
+	ReasonForeignProcess = "foreign-process" // the node cannot see this process (another pid namespace)
+	ReasonForeignAddress = "foreign-address" // not all of the memory is writable, anonymous or shared
+)
+
+// regionReason is the word for an announcement that failed.
+func regionReason(err error) string {
+	refused := new(frame.RefusedError)
+	if !errors.As(err, &refused) {
+		return ReasonRegion
+	}
+	switch refused.Status {
+	case frame.StatusOff:
+		return ReasonForeignOff
+	case frame.StatusUser:
+		return ReasonForeignUser
+	case frame.StatusDenied:
+		return ReasonForeignDenied
+	case frame.StatusProcess:
+		return ReasonForeignProcess
+	case frame.StatusAddress:
+		return ReasonForeignAddress
+	}
+	return ReasonRegion
+}
 
 // usable tells why a fabric of the node cannot be used from the host; empty when it can.
 func usable(info NodeInfo, fabric, host string) string {
@@ -361,28 +405,45 @@ func (f *fabricSet) close() error {
 type lease struct {
 	session *session
 	at      announced
+	skipped string // why a fabric that is preferred cannot reach the region; empty when none is
 }
 
 func (l *lease) fabric() string { return l.session.name }
 
-// lease finds the first fabric that can reach the region. Without one it returns why.
+// lease finds the first fabric that can reach the region. Without one it returns why the last one cannot.
 func (f *fabricSet) lease(ctx context.Context, r *Region) (*lease, *DeclinedError) {
 	refused := &DeclinedError{Reason: ReasonConfigured}
+	skipped := ""
 	for _, s := range f.slots {
-		sess, why := s.get(ctx)
-		if why != nil {
-			refused = why
-			continue
+		l, why := s.lease(ctx, r)
+		if why == nil {
+			l.skipped = skipped
+			return l, nil
 		}
-		at, err := r.on(ctx, sess)
-		if err != nil {
-			refused = &DeclinedError{Reason: ReasonRegion, Cause: err}
-			if sess.over() {
-				refused.Reason = ReasonNoSession
-			}
-			continue
+		refused = why
+		if skipped == "" && why.Reason != ReasonOtherHost { // away from the node's host, shm is not preferred
+			skipped = why.Reason
 		}
+	}
+	return nil, refused
+}
+
+// lease announces the region on the slot's session.
+func (s *slot) lease(ctx context.Context, r *Region) (*lease, *DeclinedError) {
+	sess, why := s.get(ctx)
+	if why != nil {
+		return nil, why
+	}
+	if r.memory.Foreign() && !sess.foreign {
+		return nil, &DeclinedError{Reason: ReasonForeignOff}
+	}
+	at, err := r.on(ctx, sess)
+	if err == nil {
 		return &lease{session: sess, at: at}, nil
+	}
+	refused := &DeclinedError{Reason: regionReason(err), Cause: err}
+	if sess.over() {
+		refused.Reason = ReasonNoSession
 	}
 	return nil, refused
 }

@@ -18,7 +18,7 @@ type transfer struct {
 	once     bool // must not be repeated when it may have taken effect
 }
 
-// run moves the part, with a bounded number of attempts. The Result's Reason is filled.
+// run moves the part, with a bounded number of attempts.
 func (c *Client) run(ctx context.Context, t transfer) (Result, error) {
 	for attempt := 1; ; attempt++ {
 		res, err := c.attempt(ctx, t)
@@ -49,6 +49,7 @@ func (c *Client) attempt(ctx context.Context, t transfer) (Result, error) {
 		case err != nil:
 			return Result{}, err
 		case v.outcome == outcomeDone:
+			res.Reason = l.skipped
 			return res, nil
 		}
 		refused = &DeclinedError{Reason: v.reason}

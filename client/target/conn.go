@@ -20,6 +20,7 @@ type Conn struct {
 	links   []*link
 	ended   chan struct{}
 	tasks   sync.WaitGroup
+	attach  attachment
 
 	mu         sync.Mutex
 	idle       sync.Cond // on mu: a receiver has left a window
@@ -56,6 +57,7 @@ func newConn(offer frame.SessionReply) *Conn {
 		closed:  make(chan struct{}),
 		regions: make(map[uint32]*Region),
 		grants:  make(map[uint32]*Grant),
+		attach:  attachment{turn: make(chan struct{}, 1)},
 		waits:   make(map[waitKey]chan frame.Header),
 	}
 	c.idle.L = &c.mu
@@ -123,11 +125,19 @@ func (c *Conn) Err() error {
 	return c.err
 }
 
-// Register announces the memory and waits for the server's answer. Errors: ErrMemory, ErrRefused,
-// ErrClosed, ctx's error (the memory then counts as announced until the session ends).
+// Register announces the memory and waits for the server's answer. Errors: ErrMemory, ErrClosed,
+// ErrRefused (it wraps a *frame.RefusedError with the status), ctx's error (the memory then counts as
+// announced until the session ends).
 func (c *Conn) Register(ctx context.Context, m *Memory) (*Region, error) {
-	if err := m.announce(c.fabric); err != nil {
+	if err := m.announce(); err != nil {
 		return nil, err
+	}
+	foreign := c.fabric == "shm" && m.Foreign()
+	if foreign {
+		if err := c.attachMemory(ctx); err != nil {
+			m.release(true)
+			return nil, err
+		}
 	}
 	c.mu.Lock()
 	if err := c.err; err != nil {
@@ -140,20 +150,31 @@ func (c *Conn) Register(ctx context.Context, m *Memory) (*Region, error) {
 	c.regions[r.number] = r
 	c.mu.Unlock()
 	h := frame.Header{Type: frame.Region, Region: uint64(r.number), Size: uint64(len(m.bytes))}
-	reply, err := c.ask(ctx, h, m)
+	with := m
+	if foreign {
+		h.Status, h.Offset, with = frame.StatusForeign, address(m.bytes), nil
+	}
+	reply, err := c.ask(ctx, h, with)
 	if err != nil {
 		return nil, err
 	}
 	if reply.Status != frame.StatusOK || reply.Type == frame.RegionRefused {
 		c.drop(r)
-		return nil, fmt.Errorf("%w: region: %s", ErrRefused, reply.Status)
+		return nil, refusal("region", reply.Status)
 	}
 	return r, nil
+}
+
+func refusal(what string, status frame.Status) error {
+	return fmt.Errorf("%w: %s: %w", ErrRefused, what, &frame.RefusedError{Status: status})
 }
 
 // ask sends a question about a region and waits for the reply.
 func (c *Conn) ask(ctx context.Context, h frame.Header, m *Memory) (frame.Header, error) {
 	key := waitKey{question: h.Type, number: uint32(h.Region)}
+	if h.Type == frame.Present {
+		key.question = frame.Attach // both are answered by Attached
+	}
 	wait := make(chan frame.Header, 1)
 	c.mu.Lock()
 	c.waits[key] = wait
@@ -201,7 +222,7 @@ func (r *Region) Forget(ctx context.Context) error {
 		return err
 	}
 	if reply.Status != frame.StatusOK {
-		return fmt.Errorf("%w: forget: %s", ErrRefused, reply.Status)
+		return refusal("forget", reply.Status)
 	}
 	r.conn.drop(r)
 	return nil

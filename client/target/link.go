@@ -62,6 +62,8 @@ func (l *link) take(h frame.Header) error {
 		return l.owner.reply(frame.Region, h)
 	case frame.Forgotten:
 		return l.owner.reply(frame.Forget, h)
+	case frame.Ask, frame.Attached:
+		return l.owner.reply(frame.Attach, h)
 	case frame.Closed:
 		return l.owner.confirm()
 	case frame.Pong:

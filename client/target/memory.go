@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +13,8 @@ import (
 // hugePage is the size from which huge pages are asked for.
 const hugePage = 2 << 20
 
-// Memory is memory that can be announced on a session. What NewMemory returns works for shm and tcp,
-// what WrapMemory returns for tcp.
+// Memory is memory that can be announced on a session: what NewMemory returns as a memfd, what
+// WrapMemory returns as foreign memory on shm, where the server takes that. tcp takes both.
 type Memory struct {
 	bytes []byte
 
@@ -77,16 +78,20 @@ func populate(b []byte) error {
 	return nil
 }
 
-// WrapMemory takes memory of the caller, for tcp. The caller keeps it reachable and in place until the
-// session has ended or the region is forgotten.
+// WrapMemory takes memory of the caller. The caller keeps it reachable, in place and mapped until the
+// session has ended or the region is forgotten; memory that becomes Abandoned must stay so for the rest of
+// the process (of Go's own memory this package sees to that).
 func WrapMemory(b []byte) *Memory { return &Memory{bytes: b, file: -1} }
+
+// Foreign tells whether the memory is the caller's.
+func (m *Memory) Foreign() bool { return m.file < 0 }
 
 // Bytes is the memory.
 func (m *Memory) Bytes() []byte { return m.bytes }
 
 // Abandoned tells whether an shm session ended without confirming its fence while the memory was
 // announced: its content may still change at any time, so it cannot be announced again. Free it and
-// allocate anew.
+// allocate anew; foreign memory must not be used for anything else.
 func (m *Memory) Abandoned() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -110,11 +115,11 @@ func (m *Memory) Free() error {
 }
 
 // announce counts a session in.
-func (m *Memory) announce(fabric string) error {
+func (m *Memory) announce() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.freed || m.abandoned || len(m.bytes) == 0 || (fabric == "shm" && m.file < 0) {
-		return fmt.Errorf("%w: freed, abandoned, empty or no memfd", ErrMemory)
+	if m.freed || m.abandoned || len(m.bytes) == 0 {
+		return fmt.Errorf("%w: freed, abandoned or empty", ErrMemory)
 	}
 	m.announced++
 	return nil
@@ -125,7 +130,15 @@ func (m *Memory) release(fenced bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.announced--
-	if !fenced {
-		m.abandoned = true
+	if fenced || m.abandoned {
+		return
+	}
+	m.abandoned = true
+	if m.file < 0 {
+		keep(m)
 	}
 }
+
+// keep makes m outlive every collection: the server may still write to its bytes, which must not become
+// memory of something else. A collection that finds m unreachable runs keep, which revives it.
+func keep(m *Memory) { runtime.SetFinalizer(m, keep) }

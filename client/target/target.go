@@ -6,7 +6,8 @@
 // Invariants:
 //  1. A server touches only windows that Expect granted and End has not taken back (tcp), or regions
 //     that are announced (shm, where the kernel cannot tell windows apart).
-//  2. Memory whose shm session ended without a fence is abandoned: it is never announced again.
+//  2. Memory whose shm session ended without a fence is abandoned: it is never announced again, and memory
+//     of Go's heap among it is never collected.
 //  3. The client proves its secret and demands the server's proof before it announces memory.
 //  4. A receiver never waits for anything but its own connection, so the server's writes always
 //     progress while the client lives.

@@ -425,7 +425,7 @@ func TestRF_42_Abandoned(t *testing.T) {
 func TestMemoryRefused(t *testing.T) {
 	_, c := dial(t, "shm")
 	for name, m := range map[string]*target.Memory{
-		"no memfd": target.WrapMemory(make([]byte, 10)), "empty": target.WrapMemory(nil),
+		"empty": target.WrapMemory(nil), "empty, not nil": target.WrapMemory([]byte{}),
 	} {
 		if _, err := c.Register(t.Context(), m); !errors.Is(err, target.ErrMemory) {
 			t.Errorf("%s: %v", name, err)

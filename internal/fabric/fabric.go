@@ -11,7 +11,8 @@
 //  1. Nothing outside [0, Size) of the window is ever touched, whatever the client claims.
 //  2. After Remote.Close has returned, the server never touches the window again.
 //  3. Close returns by the grant's deadline plus a small constant, also when the client stalls or a
-//     device operation on client memory hangs: then the session is cut off and ErrFenced is returned.
+//     device operation on client memory hangs: then the session is cut off and ErrFenced is returned. Where
+//     such an operation can neither be waited for nor be led elsewhere, ErrLingering says so.
 //  4. A client that dies, stalls, lies about sizes or unmaps its memory costs only its own session.
 //  5. A session is bound to the principal that opened it; another principal's token is ErrNotGranted.
 //  6. A token of a session is good for one request: its number is used up by the first that carries it.
@@ -47,6 +48,9 @@ var (
 	ErrTransfer = errors.New("fabric: transfer failed")
 	// ErrFenced says that the session was cut off before the transfer completed.
 	ErrFenced = errors.New("fabric: session fenced")
+	// ErrLingering says that an operation on client memory did not return in time and may still take
+	// effect: the request must not be answered at all. It comes with ErrFenced.
+	ErrLingering = errors.New("fabric: operation on client memory lingers")
 	// ErrNotSupported says that this machine cannot run the fabric.
 	ErrNotSupported = errors.New("fabric: not supported on this machine")
 	// ErrRegion says that an announced region is refused (size, type, seals, sparse).
@@ -133,6 +137,9 @@ type Rail struct {
 	Address string // where clients connect; "@name" is an abstract Unix socket
 	Up      bool
 	Reason  string // why it is not up
+
+	Foreign       bool   // takes client memory that the client's end did not allocate for it
+	ForeignReason string // why it does not; one word
 }
 
 // SessionOpener is what a fabric with sessions offers to the control plane.

@@ -26,6 +26,10 @@ type Backing interface {
 	Sever()
 }
 
+// Lingerer is an optional ability of a Backing whose operations cannot be led to other memory: Sever
+// waits for them for a bounded time, and Lingers tells whether one is still under way.
+type Lingerer interface{ Lingers() bool }
+
 // Session is one client's relation with one fabric, from the proof of its secret to its end: the
 // regions it announced and the windows that are open. Fabrics add connections and movement.
 type Session struct {

@@ -154,6 +154,9 @@ func (w *Window) unpin() error {
 	if err == nil || (w.failure != nil && !errors.Is(w.failure, ErrFenced)) {
 		err = w.failure
 	}
+	if l, ok := w.Backing.(Lingerer); ok && w.ops > 0 && l.Lingers() {
+		err = fmt.Errorf("%w: %w", ErrLingering, err)
+	}
 	w.count(err)
 	return err
 }

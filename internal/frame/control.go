@@ -36,6 +36,11 @@ type FabricInfo struct {
 	Address string `json:"address"` // of the data connection; "@name" is an abstract Unix socket
 	Up      bool   `json:"up"`
 	Reason  string `json:"reason,omitempty"` // why it is not up
+
+	// Foreign says that the fabric takes memory that is no memfd of the client (shm: docs/wire.md §8.1).
+	// A client must not ask for it where this is false: older nodes do not know the frames.
+	Foreign       bool   `json:"foreign,omitempty"`
+	ForeignReason string `json:"foreign_reason,omitempty"` // why it does not
 }
 
 // ControlLimits are the limits that a client needs to know.

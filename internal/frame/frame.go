@@ -57,7 +57,7 @@ const (
 	Proof                         // c→s body: HMAC
 	Ready                         // s→c body ReadyBody
 	Refused                       // s→c Status; the server closes the connection
-	Region                        // c→s Region, Size (shm: memfd by SCM_RIGHTS with the header's first byte)
+	Region                        // c→s Region, Size (shm: memfd by SCM_RIGHTS, or Status = foreign, Offset = address)
 	RegionOK                      // s→c Region
 	RegionRefused                 // s→c Region, Status
 	Forget                        // c→s Region
@@ -73,7 +73,11 @@ const (
 	Done                          // s→c ID, Status: no frame of the transfer follows
 	Ack                           // c→s ID, Size: answers Done; the memory holds the Size bytes that Data brought
 	Deny                          // c→s ID: no running request granted the window; Reads of it stay unanswered
-	lastType      = Deny
+	Attach                        // c→s (shm) asks the server to open the client's address space
+	Ask                           // s→c ID: a random number; the address space is open
+	Present                       // c→s ID: that number, Offset: address of 8 bytes that hold it
+	Attached                      // s→c Status: whether regions may be foreign memory
+	lastType      = Attached
 )
 
 // Status qualifies a frame.
@@ -94,7 +98,13 @@ const (
 	StatusGet              // Start: the server will write client memory
 	StatusPut              // Start: the server will read client memory
 	StatusMap              // region: the server could not map it
-	lastStatus      = StatusMap
+	StatusForeign          // Region: memory of the client's address space instead of a memfd
+	StatusOff              // the server takes no foreign memory
+	StatusUser             // Attached: the client's user is not the server's
+	StatusProcess          // Attached, foreign region: the process is gone, not visible, or not the one that connected
+	StatusDenied           // Attached: the kernel does not let the server open the client's memory
+	StatusAddress          // foreign region: not all of the range is writable memory without a file
+	lastStatus      = StatusAddress
 )
 
 // String names the status, for errors.
@@ -107,7 +117,8 @@ func (s Status) String() string {
 
 var statusNames = [...]string{
 	"ok", "proof refused", "limit reached", "size refused", "not a memfd", "not sealed", "sparse",
-	"region number in use", "no such region", "aborted", "get", "put", "map failed",
+	"region number in use", "no such region", "aborted", "get", "put", "map failed", "foreign memory",
+	"foreign memory is off", "another user", "process not reachable", "denied by the kernel", "address refused",
 }
 
 // Header starts every frame.
@@ -188,7 +199,7 @@ func (t Type) bodyRange() (lo, hi uint32) {
 // FromClient tells whether the client sends frames of this type.
 func (t Type) FromClient() bool {
 	switch t {
-	case Hello, Proof, Region, Forget, Close, Ping, Payload, Ack, Deny:
+	case Hello, Proof, Region, Forget, Close, Ping, Payload, Ack, Deny, Attach, Present:
 		return true
 	}
 	return false

@@ -45,10 +45,12 @@ func TestTypeNumbers(t *testing.T) {
 		frame.RegionOK: 7, frame.RegionRefused: 8, frame.Forget: 9, frame.Forgotten: 10, frame.Close: 11,
 		frame.Closed: 12, frame.Ping: 13, frame.Pong: 14, frame.Start: 15, frame.Data: 16, frame.Read: 17,
 		frame.Payload: 18, frame.Done: 19, frame.Ack: 20, frame.Deny: 21,
+		frame.Attach: 22, frame.Ask: 23, frame.Present: 24, frame.Attached: 25,
 	}
 	fromClient := map[frame.Type]bool{
 		frame.Hello: true, frame.Proof: true, frame.Region: true, frame.Forget: true, frame.Close: true,
 		frame.Ping: true, frame.Payload: true, frame.Ack: true, frame.Deny: true,
+		frame.Attach: true, frame.Present: true,
 	}
 	for typ, n := range numbers {
 		if uint8(typ) != n {
@@ -61,7 +63,8 @@ func TestTypeNumbers(t *testing.T) {
 	statuses := []frame.Status{
 		frame.StatusOK, frame.StatusProof, frame.StatusLimit, frame.StatusSize, frame.StatusKind, frame.StatusSeals,
 		frame.StatusSparse, frame.StatusDuplicate, frame.StatusUnknown, frame.StatusAborted, frame.StatusGet,
-		frame.StatusPut, frame.StatusMap,
+		frame.StatusPut, frame.StatusMap, frame.StatusForeign, frame.StatusOff, frame.StatusUser, frame.StatusProcess,
+		frame.StatusDenied, frame.StatusAddress,
 	}
 	names := map[string]bool{}
 	for i, s := range statuses {
@@ -86,8 +89,8 @@ func TestDecodeInvalid(t *testing.T) {
 	cases := map[string][]byte{
 		"short":             make([]byte, frame.HeaderBytes-1),
 		"type zero":         encode(frame.Header{}),
-		"type unknown":      encode(frame.Header{Type: frame.Deny + 1}),
-		"status unknown":    encode(frame.Header{Type: frame.Done, Status: frame.StatusMap + 1}),
+		"type unknown":      encode(frame.Header{Type: frame.Attached + 1}),
+		"status unknown":    encode(frame.Header{Type: frame.Done, Status: frame.StatusAddress + 1}),
 		"reserved":          reserved,
 		"data without body": encode(frame.Header{Type: frame.Data}),
 		"data too long":     encode(frame.Header{Type: frame.Data, Length: frame.MaxPayload + 1}),
@@ -260,7 +263,7 @@ func FuzzConnect(f *testing.F) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for typ := frame.Hello; typ <= frame.Deny; typ++ {
+	for typ := frame.Hello; typ <= frame.Attached; typ++ {
 		b := make([]byte, frame.HeaderBytes)
 		frame.Header{Type: typ, Length: frame.NonceBytes, ID: 1, Offset: 2, Size: 3}.Encode(b)
 		f.Add(b)
@@ -418,6 +421,7 @@ func TestDocumented(t *testing.T) {
 		"REGION | client", "REGION_OK | server", "REGION_REFUSED | server", "FORGET | client", "FORGOTTEN | server",
 		"CLOSE | client", "CLOSED | server", "PING | client", "PONG | server", "START | server", "DATA | server",
 		"READ | server", "PAYLOAD | client", "DONE | server", "ACK | client", "DENY | client",
+		"ATTACH | client", "ASK | server", "PRESENT | client", "ATTACHED | server",
 	}
 	for i, row := range rows {
 		typ := frame.Type(i + 1)

@@ -33,6 +33,7 @@ type call struct {
 	claim    *fabric.Claim // of the token, if it has one of a session
 
 	wrote  bool // the header of the answer is out
+	unsafe bool // client memory may still change: no answer may go out
 	status int
 	path   path   // how the payload moved
 	moved  int64  // payload bytes moved
@@ -224,9 +225,10 @@ func (c *call) authorise(bucket, ownerHeader string) error {
 }
 
 // fail answers an error, once: after the header is out, the connection is cut instead, so that the
-// client cannot take a part for the whole.
+// client cannot take a part for the whole. It is cut, too, while an operation on client memory lingers: an
+// answer would say that the memory does not change any more.
 func (c *call) fail(err error) {
-	if c.wrote {
+	if c.wrote || c.unsafe {
 		c.status, c.cut = 0, c.cutWord(err) // what was answered is not what was meant
 		c.g.log.Debug("answer cut off", "request_id", c.id, "op", c.op.String(), "error", err)
 		panic(http.ErrAbortHandler)

@@ -99,6 +99,7 @@ func (c *call) nodeInfo() error {
 		for _, r := range c.g.o.Fabrics.Rails() {
 			info.Fabrics = append(info.Fabrics, frame.FabricInfo{
 				Name: r.Fabric, Network: r.Network, Address: r.Address, Up: r.Up, Reason: r.Reason,
+				Foreign: r.Foreign, ForeignReason: r.ForeignReason,
 			})
 		}
 		l := c.g.o.Fabrics.Limits()

@@ -213,6 +213,7 @@ func (c *call) arrived() time.Time {
 
 // window is client memory opened for one request. close is called exactly once before the answer.
 type window struct {
+	call        *call
 	remote      fabric.Remote
 	reservation *arena.Reservation
 	closed      bool
@@ -234,7 +235,7 @@ func (c *call) openWindow(ctx context.Context, g *grant, dir fabric.Direction, n
 		reservation.Close()
 		return nil, declineOf(err)
 	}
-	return &window{remote: remote, reservation: reservation}, nil
+	return &window{call: c, remote: remote, reservation: reservation}, nil
 }
 
 // close ends all access to client memory. failed says that the bytes are not complete.
@@ -247,6 +248,7 @@ func (w *window) close(failed bool) error {
 		a.Abort()
 	}
 	err := w.remote.Close()
+	w.call.unsafe = w.call.unsafe || errors.Is(err, fabric.ErrLingering)
 	w.reservation.Close()
 	return err
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// inventory counts what a leak would show: descriptors and mappings of region memory of this
-// process. Goroutines are checked by goleak in Main.
+// inventory counts what a leak would show: descriptors of connections and of client memory, and mappings
+// of region memory of this process. Goroutines are checked by goleak in Main.
 type inventory struct{ files, mappings int }
 
 func takeInventory(t *testing.T) inventory {
@@ -36,7 +36,8 @@ func countInventory() (inventory, error) {
 			continue // the descriptor of the listing itself
 		}
 		// The runtime keeps its poller, and os/exec may open pidfds while other tests run.
-		if strings.HasPrefix(kind, "socket:") || strings.Contains(kind, "memfd:") {
+		memory := strings.HasPrefix(kind, "/proc/") && (strings.HasSuffix(kind, "/mem") || strings.HasSuffix(kind, "/maps"))
+		if strings.HasPrefix(kind, "socket:") || strings.Contains(kind, "memfd:") || memory {
 			v.files++
 		}
 	}
@@ -51,7 +52,7 @@ func (v inventory) compare(t *testing.T) {
 		now = n
 		return err == nil && now.files <= v.files && now.mappings <= v.mappings
 	}) {
-		t.Errorf("leak: %d sockets and memfds (before: %d), %d mappings (before: %d)",
+		t.Errorf("leak: %d descriptors (before: %d), %d mappings (before: %d)",
 			now.files, v.files, now.mappings, v.mappings)
 	}
 }

@@ -24,18 +24,33 @@ func DialTarget(ctx context.Context, o fabric.SessionOffer) (Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &targetClient{conn: c}, nil
+	return &targetClient{conn: c, allocate: target.NewMemory}, nil
 }
 
+// DialForeign is DialTarget for a client whose memory is its own heap's, not a memfd.
+func DialForeign(ctx context.Context, o fabric.SessionOffer) (Client, error) {
+	c, err := target.Dial(ctx, TargetOffer(o), target.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &targetClient{conn: c, allocate: func(size int) (*target.Memory, error) {
+		return target.WrapMemory(make([]byte, size+oddBytes)[oddBytes:]), nil
+	}}, nil
+}
+
+// oddBytes is how far foreign memory of the suite begins off a page boundary.
+const oddBytes = 13
+
 type targetClient struct {
-	conn *target.Conn
+	conn     *target.Conn
+	allocate func(size int) (*target.Memory, error)
 
 	mu     sync.Mutex
 	memory []*target.Memory
 }
 
 func (c *targetClient) Register(ctx context.Context, size int) (Region, error) {
-	m, err := target.NewMemory(size)
+	m, err := c.allocate(size)
 	if err != nil {
 		return nil, err
 	}

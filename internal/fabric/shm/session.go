@@ -24,6 +24,7 @@ type session struct {
 	core    *fabric.Session // set by Admit
 	orderly atomic.Bool     // the client sent Close: the connection lives until Closed was sent
 	forgets sync.WaitGroup
+	foreign attachment // the receiver's
 
 	writeMu sync.Mutex // of whole frames
 }
@@ -57,6 +58,7 @@ func (f *Fabric) serve(accepted net.Conn) {
 	conn := accepted.(*net.UnixConn) // the listener's kind
 	defer func() { _ = conn.Close() }()
 	s := &session{fabric: f, conn: conn}
+	defer func() { s.foreign.end() }()
 	limits := f.roster.Limits()
 	_ = conn.SetDeadline(time.Now().Add(handshakeWait))
 	_, err := frame.Accept(conn, s, frame.ReadyBody{
@@ -108,15 +110,15 @@ func (s *session) receive() error {
 	idle := s.fabric.roster.Limits().IdleWait
 	for {
 		_ = s.conn.SetReadDeadline(time.Now().Add(idle))
-		h, file, err := s.readFrame()
+		m, err := s.readFrame()
 		if errors.Is(err, errNoFrame) && !s.core.Idle(idle) {
 			continue
 		}
 		if err == nil {
-			err = s.answer(h, file)
+			err = s.answer(m)
 		}
-		if file >= 0 {
-			_ = unix.Close(file) // the mapping keeps the memory; no byte went through the descriptor
+		if m.file >= 0 {
+			_ = unix.Close(m.file) // the mapping keeps the memory; no byte went through the descriptor
 		}
 		if err != nil || s.orderly.Load() {
 			return err
@@ -127,105 +129,141 @@ func (s *session) receive() error {
 // errNoFrame says that the idle wait passed without a byte.
 var errNoFrame = fmt.Errorf("shm: no frame: %w", fabric.ErrIdle)
 
-// readFrame reads one header and the descriptor that came with it, or -1.
-func (s *session) readFrame() (frame.Header, int, error) {
+// message is a frame as it came over the socket.
+type message struct {
+	h      frame.Header
+	file   int        // the descriptor that came with it, or -1
+	sender unix.Ucred // who sent it, as the kernel says; zero before SO_PASSCRED is set
+}
+
+// readFrame reads one message. With an error, too, the file may be a descriptor to close.
+func (s *session) readFrame() (message, error) {
 	var b [frame.HeaderBytes]byte
-	file := -1
+	m := message{file: -1}
 	for n := 0; n < len(b); {
-		got, fds, err := s.readSome(b[n:])
+		got, fds, sender, err := s.readSome(b[n:])
 		for i, fd := range fds {
-			if i == 0 && file < 0 {
-				file = fd
+			if i == 0 && m.file < 0 {
+				m.file = fd
 				continue
 			}
 			_ = unix.Close(fd) // never looked at
 			err = fmt.Errorf("%w: more than one descriptor", fabric.ErrProtocol)
 		}
+		if n > 0 && sender != m.sender {
+			sender = unix.Ucred{} // of two senders, so of none
+		}
+		m.sender = sender
 		switch {
 		case err == nil && got == 0:
-			return frame.Header{}, file, fabric.ErrPeerGone
+			return m, fabric.ErrPeerGone
 		case errors.Is(err, os.ErrDeadlineExceeded) && n == 0:
-			return frame.Header{}, file, errNoFrame
+			return m, errNoFrame
 		case errors.Is(err, fabric.ErrProtocol):
-			return frame.Header{}, file, err
+			return m, err
 		case err != nil:
-			return frame.Header{}, file, fmt.Errorf("%w: %w", fabric.ErrPeerGone, err)
+			return m, fmt.Errorf("%w: %w", fabric.ErrPeerGone, err)
 		}
 		n += got
 	}
 	h, err := frame.Decode(b[:])
 	if err != nil {
-		return h, file, fmt.Errorf("%w: %w", fabric.ErrProtocol, err)
+		return m, fmt.Errorf("%w: %w", fabric.ErrProtocol, err)
 	}
-	return h, file, nil
+	m.h = h
+	return m, nil
 }
 
-// readSome reads bytes, and at most two descriptors: the second proves that there is one too many.
-// What does not fit is closed by the kernel.
-func (s *session) readSome(b []byte) (int, []int, error) {
+// readSome reads bytes, their sender, and at most two descriptors: the second proves that there is one
+// too many. What does not fit is closed by the kernel.
+func (s *session) readSome(b []byte) (n int, fds []int, sender unix.Ucred, err error) {
 	const fdBytes = 4
-	oob := make([]byte, unix.CmsgSpace(2*fdBytes))
+	oob := make([]byte, unix.CmsgSpace(2*fdBytes)+unix.CmsgSpace(unix.SizeofUcred))
 	n, oobn, flags, _, err := s.conn.ReadMsgUnix(b, oob)
 	if errors.Is(err, io.EOF) {
 		n, err = 0, nil
 	}
-	var fds []int
 	messages, parseErr := unix.ParseSocketControlMessage(oob[:oobn])
 	for i := range messages {
-		got, rightsErr := unix.ParseUnixRights(&messages[i])
-		if rightsErr == nil {
+		if got, rightsErr := unix.ParseUnixRights(&messages[i]); rightsErr == nil {
 			fds = append(fds, got...)
+		}
+		if cred, credErr := unix.ParseUnixCredentials(&messages[i]); credErr == nil {
+			sender = *cred
 		}
 	}
 	if err == nil && (parseErr != nil || flags&unix.MSG_CTRUNC != 0) {
 		err = fmt.Errorf("%w: control message", fabric.ErrProtocol)
 	}
-	return n, fds, err
+	return n, fds, sender, err
 }
 
 // answer acts on one frame. An error ends the session.
-func (s *session) answer(h frame.Header, file int) error {
-	if file >= 0 && h.Type != frame.Region {
-		return fmt.Errorf("%w: descriptor with a frame of type %d", fabric.ErrProtocol, h.Type)
+func (s *session) answer(m message) error {
+	if m.file >= 0 && m.h.Type != frame.Region {
+		return fmt.Errorf("%w: descriptor with a frame of type %d", fabric.ErrProtocol, m.h.Type)
 	}
-	switch h.Type {
+	switch m.h.Type {
 	case frame.Region:
-		return s.announce(h, file)
+		return s.announce(m)
+	case frame.Attach:
+		return s.attach()
+	case frame.Present:
+		return s.present(m)
 	case frame.Forget:
-		return s.forget(h)
+		return s.forget(m.h)
 	case frame.Ping:
 		return s.send(frame.Header{Type: frame.Pong})
 	case frame.Close:
 		s.orderly.Store(true)
 		return nil
 	}
-	return fmt.Errorf("%w: frame of type %d", fabric.ErrProtocol, h.Type)
+	return fmt.Errorf("%w: frame of type %d", fabric.ErrProtocol, m.h.Type)
 }
 
-// announce maps the memory of a new region. A refused region does not end the session.
-func (s *session) announce(h frame.Header, file int) error {
-	status := s.mapRegion(h, file)
+// announce takes the memory of a new region. A refused region does not end the session.
+func (s *session) announce(m message) error {
+	status := s.takeRegion(m)
 	if status != frame.StatusOK {
 		s.fabric.roster.Counters.Rejected.Add(1)
-		return s.send(frame.Header{Type: frame.RegionRefused, Region: h.Region, Status: status})
+		return s.send(frame.Header{Type: frame.RegionRefused, Region: m.h.Region, Status: status})
 	}
-	return s.send(frame.Header{Type: frame.RegionOK, Region: h.Region})
+	return s.send(frame.Header{Type: frame.RegionOK, Region: m.h.Region})
+}
+
+func (s *session) takeRegion(m message) frame.Status {
+	if m.h.Size == 0 || m.h.Size > frame.MaxRegionBytes || m.h.Region > 1<<32-1 {
+		return frame.StatusSize
+	}
+	switch m.h.Status {
+	case frame.StatusOK:
+		return s.mapRegion(m.h, m.file)
+	case frame.StatusForeign:
+		return s.foreignRegion(m)
+	}
+	return frame.StatusKind
+}
+
+// reserve takes the number and the bytes of a region; Publish or Unreserve of the session follows.
+func (s *session) reserve(h frame.Header) (*fabric.Region, frame.Status) {
+	g, err := s.core.Reserve(uint32(h.Region), int64(h.Size), int64(h.Size))
+	switch {
+	case errors.Is(err, fabric.ErrLimit):
+		return nil, frame.StatusLimit
+	case err != nil:
+		return nil, frame.StatusDuplicate
+	}
+	return g, frame.StatusOK
 }
 
 func (s *session) mapRegion(h frame.Header, file int) frame.Status {
-	if h.Size == 0 || h.Size > frame.MaxRegionBytes || h.Region > 1<<32-1 {
-		return frame.StatusSize
-	}
 	size := int64(h.Size)
 	if status := checkFile(file, size); status != frame.StatusOK {
 		return status
 	}
-	g, err := s.core.Reserve(uint32(h.Region), size, size)
-	switch {
-	case errors.Is(err, fabric.ErrLimit):
-		return frame.StatusLimit
-	case err != nil:
-		return frame.StatusDuplicate
+	g, status := s.reserve(h)
+	if status != frame.StatusOK {
+		return status
 	}
 	m, err := mapFile(file, size)
 	if err != nil {
@@ -293,12 +331,16 @@ func (s *session) forget(h frame.Header) error {
 	return nil
 }
 
-// finish answers Close: running transfers get a grace, then no mapping is left, and the client is
-// told so.
+// finish answers Close: running transfers get a grace, then no mapping and no descriptor of the client's
+// memory is left, and the client is told so, unless an operation lingers.
 func (s *session) finish() {
 	s.core.Drain(s.fabric.roster.Limits().DrainWait)
 	s.core.Cut(fabric.ErrPeerGone)
 	s.forgets.Wait()
+	if s.foreign.lingers() {
+		return
+	}
+	s.foreign.end()
 	_ = s.send(frame.Header{Type: frame.Closed}) // a client that is gone needs no answer
 }
 

@@ -1,6 +1,7 @@
 // Package shm is the server's end of the shm fabric: client memory is a memfd that the client passes
 // over a Unix socket, and that this process maps. Moving bytes is a copy, or the drive reads
-// straight into the mapping (fabric.Mapper).
+// straight into the mapping (fabric.Mapper). Memory that is no memfd (foreign memory) is read and
+// written through /proc/<pid>/mem.
 //
 // Called by: fabric.Manager; built by server. docs/wire.md has the protocol.
 //
@@ -10,15 +11,20 @@
 //  2. Client memory is touched only between enter and leave of its mapping, under a fault guard (or
 //     by a kernel read through Map); a fault is an error of that transfer.
 //  3. When a session has been cut, no mapping of its memory exists; late copies meet private memory.
-//  4. A client costs at most: its sockets, its regions within the ledger's limits, two goroutines per
+//  4. Foreign memory is opened only where this process has no CAP_SYS_PTRACE and the client is of the same
+//     user, and only its process, as the kernel names the sender, may announce it. The descriptor belongs
+//     to the address space: after an exec or exit of the client it reaches nothing.
+//  5. An operation on foreign memory that does not return in time is never answered: the client is left
+//     without an answer and without CLOSED, so that it gives the memory up.
+//  6. A client costs at most: its sockets, its regions within the ledger's limits, two goroutines per
 //     session and one per region that is being forgotten.
 //
 // The socket is abstract unless a path is given. An abstract socket has no permissions, and a path
 // gets mode 0666: any local user may connect, and only the proof of a session's secret counts.
 //
-// Lock order: fabric.Session, then mapping.mu; session.writeMu is a leaf.
+// Lock order: fabric.Session, then mapping.mu; session.writeMu and foreign.mu are leaves.
 //
-// What it does not do: memory of other processes that is no memfd, HTTP, verification.
+// What it does not do: HTTP, verification.
 package shm
 
 import (
@@ -126,7 +132,11 @@ func (f *Fabric) Name() string { return Name }
 
 // Rails has one rail, the host itself.
 func (f *Fabric) Rails() []fabric.Rail {
-	return []fabric.Rail{{Fabric: Name, Name: "host", Network: "unix", Address: f.address, Up: true}}
+	reason := foreignReason()
+	return []fabric.Rail{{
+		Fabric: Name, Name: "host", Network: "unix", Address: f.address, Up: true,
+		Foreign: reason == "", ForeignReason: reason,
+	}}
 }
 
 // Stats reads the counters.
@@ -152,6 +162,9 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 	w, err := f.roster.Open(d, g)
 	if err != nil {
 		return nil, err
+	}
+	if memory, ok := w.Backing.(*foreign); ok {
+		return &foreignRemote{window: w, memory: memory, faults: &f.roster.Counters.Faults}, nil
 	}
 	return &remote{window: w, mapping: w.Backing.(*mapping), faults: &f.roster.Counters.Faults}, nil
 }

@@ -1,6 +1,7 @@
 package shm_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/penstock-store/penstock/internal/fabric"
@@ -19,7 +20,30 @@ func bed() fabrictest.Bed {
 	}
 }
 
-func TestMain(m *testing.M) { fabrictest.Main(m, bed()) }
+// foreignBed is shm with clients whose memory is no memfd.
+func foreignBed() fabrictest.Bed {
+	b := bed()
+	b.Dial = fabrictest.DialForeign
+	return b
+}
+
+// foreignVariable makes client processes of the test binary use foreign memory.
+const foreignVariable = "PENSTOCK_SHM_FOREIGN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(foreignVariable) != "" {
+		fabrictest.Main(m, foreignBed())
+		return
+	}
+	fabrictest.Main(m, bed())
+}
+
+// TestForeignConformance is the suite over foreign memory. TestAsUser runs it where the tests run as root.
+func TestForeignConformance(t *testing.T) {
+	shm.NeedForeign(t)
+	t.Setenv(foreignVariable, "1")
+	fabrictest.Run(t, foreignBed())
+}
 
 func TestConformance(t *testing.T) { fabrictest.Run(t, bed()) }
 

@@ -161,7 +161,7 @@ func TestSmuggling(t *testing.T) {
 		{"two encodings", body(base.plus("Transfer-Encoding: chunked", "Transfer-Encoding: identity"), chunked), 0, ""},
 		{"bad chunk", body(base.plus("Transfer-Encoding: chunked"), "zz\r\n"), 411, "MissingContentLength"},
 		{"HTTP/0.9", []byte("GET /\r\n\r\n"), 0, ""},
-		{"HTTP/9.9", []byte("GET / HTTP/9.9\r\nHost: x\r\n\r\n"), 505, ""},
+		{"HTTP/9.9", []byte("GET / HTTP/9.9\r\nHost: x\r\n\r\n"), 505, "HttpVersionNotSupported"},
 		{"no host", []byte("GET / HTTP/1.1\r\n\r\n"), 0, ""},
 		{"two hosts", []byte("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 0, ""},
 		{"HTTP/2 preface", []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 0, ""},

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/penstock-store/penstock/internal/checksum"
 	"github.com/penstock-store/penstock/internal/s3"
@@ -110,18 +111,23 @@ func (c *call) completeUpload() error {
 }
 
 // declaredOfWhole takes the checksum header, which speaks of the object and not of the document, and
-// its type.
+// its type, which a client may name without a value.
 func (c *call) declaredOfWhole(r *store.CompleteRequest) (s3.Algorithm, s3.ChecksumType, error) {
 	sum, err := s3.ParseObjectChecksum(c.r.Header)
-	if err != nil || sum.Algorithm == s3.NoAlgorithm {
-		return s3.NoAlgorithm, "", err
-	}
-	kind, err := s3.ParseChecksumType(c.r.Header.Get("X-Amz-Checksum-Type"), sum.Algorithm)
 	if err != nil {
 		return s3.NoAlgorithm, "", err
 	}
-	r.Checksums = toStore([]s3.Checksum{sum})
-	return sum.Algorithm, kind, nil
+	kind := s3.ChecksumType(strings.ToUpper(c.r.Header.Get("X-Amz-Checksum-Type")))
+	switch {
+	case sum.Algorithm != s3.NoAlgorithm:
+		r.Checksums = toStore([]s3.Checksum{sum})
+		if kind != "" {
+			_, err = s3.ParseChecksumType(string(kind), sum.Algorithm)
+		}
+	case kind != "" && kind != s3.Composite && kind != s3.FullObject:
+		err = s3.New(s3.InvalidRequest, "x-amz-checksum-type must be COMPOSITE or FULL_OBJECT.")
+	}
+	return sum.Algorithm, kind, err
 }
 
 // completeDocument reads the body without taking the object's checksum headers for the document's.
@@ -133,7 +139,7 @@ func (c *call) completeDocument() ([]byte, func(), error) {
 }
 
 // composer names the checksums of the whole from those of the parts: of the upload's algorithm, and
-// of the one that the client declares now, as far as every part has a value.
+// of the one that the client declares now.
 func (c *call) composer(declared s3.Algorithm, declaredType s3.ChecksumType) store.CompleteSeal {
 	return func(u store.UploadInfo, parts []store.PartInfo, p store.Payload) ([]store.Checksum, error) {
 		if err := c.checkPeer(); err != nil { // the last moment before the commit
@@ -143,22 +149,30 @@ func (c *call) composer(declared s3.Algorithm, declaredType s3.ChecksumType) sto
 		if err != nil {
 			return nil, err
 		}
+		kind := s3.ChecksumType(u.ChecksumType)
+		if kind != "" && declaredType != "" && declaredType != kind {
+			return nil, s3.Errorf(s3.InvalidRequest, "The upload was begun with the checksum type %s.", kind)
+		}
 		var sums []s3.Checksum
-		for _, a := range []s3.Algorithm{uploads, declared} {
-			if a == s3.NoAlgorithm || slices.ContainsFunc(sums, func(s s3.Checksum) bool { return s.Algorithm == a }) {
-				continue
-			}
-			kind := declaredType
-			if a == uploads && u.ChecksumType != "" {
-				kind = s3.ChecksumType(u.ChecksumType)
-			}
-			sum, ok, err := compose(a, cmp.Or(kind, s3.DefaultChecksumType(a)), parts, p)
+		if uploads != s3.NoAlgorithm {
+			sum, ok, err := compose(uploads, cmp.Or(kind, s3.DefaultChecksumType(uploads)), parts, p)
 			if err != nil {
 				return nil, err
 			}
 			if ok {
 				sums = append(sums, sum)
 			}
+		}
+		if declared != s3.NoAlgorithm && declared != uploads {
+			sum, ok, err := compose(declared, cmp.Or(declaredType, s3.DefaultChecksumType(declared)), parts, p)
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				return nil, s3.Errorf(s3.InvalidRequest, "The %s of the object cannot be verified: the upload was not "+
+					"begun with that algorithm, and not every part has one.", declared)
+			}
+			sums = append(sums, sum)
 		}
 		return toStore(sums), nil
 	}

@@ -63,6 +63,12 @@ type (
 
 func newNode(t testing.TB, tweaks ...tweak) *node {
 	t.Helper()
+	return newNodeOf(t, 0, tweaks...)
+}
+
+// newNodeOf is newNode with a lower limit of parts.
+func newNodeOf(t testing.TB, minPart int64, tweaks ...tweak) *node {
+	t.Helper()
 	ctx := context.Background()
 	engine, err := pebble.Open(pebble.Config{FS: crashfs.New(crashfs.Options{}), Dir: "/meta"})
 	if err != nil {
@@ -84,7 +90,7 @@ func newNode(t testing.TB, tweaks ...tweak) *node {
 	n.store, err = store.New(ctx, store.Options{
 		KV: gatedKV{n.kv, n.gate}, Chunks: gatedChunks{n.chunks, n.gate},
 		CopyShare: pool.Share(gateway.ShareHTTP), AWSRegion: testRegion,
-		ChunkBytes: 4 << 20,
+		ChunkBytes: 4 << 20, MinPart: minPart,
 	})
 	if err != nil {
 		t.Fatal(err)

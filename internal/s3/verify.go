@@ -335,7 +335,7 @@ func (v *Verifier) checkScope(a *authorization) error {
 	}
 	if a.region != DefaultRegion && !slices.Contains(v.regions, a.region) {
 		return New(code, "The region of the credential scope is wrong; expecting '"+v.regions[0]+"'.").
-			With("Region", v.regions[0])
+			With("Region", v.regions[0]).WithHeader("X-Amz-Bucket-Region", v.regions[0]) // HEAD has no document
 	}
 	return nil
 }
@@ -346,7 +346,8 @@ func (v *Verifier) checkTime(a *authorization) error {
 	if !a.presigned {
 		if d := now.Sub(a.time); d > MaxSkew || d < -MaxSkew {
 			return New(RequestTimeTooSkewed, "").With("RequestTime", a.timestamp).With("ServerTime", server).
-				With("MaxAllowedSkewMilliseconds", strconv.FormatInt(MaxSkew.Milliseconds(), 10))
+				With("MaxAllowedSkewMilliseconds", strconv.FormatInt(MaxSkew.Milliseconds(), 10)).
+				WithHeader("Date", now.Format(http.TimeFormat)) // SDKs correct their clocks by it, not by ServerTime
 		}
 		return nil
 	}

@@ -51,8 +51,8 @@ func (c Conditions) checkWrite(v *metapb.Version) error {
 	if v == nil {
 		return nil
 	}
-	if c.IfNoneMatch != "" && matchWeak(c.IfNoneMatch, v.Etag) {
-		return fmt.Errorf("if-none-match: %w", ErrPrecondition)
+	if c.IfNoneMatch != "" && (matchWeak(c.IfNoneMatch, v.Etag) || !readable(c.IfNoneMatch)) {
+		return fmt.Errorf("if-none-match: %w", ErrPrecondition) // unreadable: nothing is overwritten on a guess
 	}
 	if c.IfMatch == "" && !c.IfUnmodifiedSince.IsZero() &&
 		time.Unix(0, v.ModifiedNs).Truncate(time.Second).After(c.IfUnmodifiedSince) {
@@ -81,42 +81,67 @@ func (c Conditions) isConditional() bool {
 
 // matchStrong is the comparison of If-Match: a weak tag matches nothing.
 func matchStrong(header, etag string) bool {
-	return matchList(header, func(tag string, weak bool) bool { return !weak && tag == etag })
+	matched, _ := matchList(header, func(tag string, weak bool) bool { return !weak && tag == etag })
+	return matched
 }
 
 // matchWeak is the comparison of If-None-Match.
 func matchWeak(header, etag string) bool {
-	return matchList(header, func(tag string, _ bool) bool { return tag == etag })
+	matched, _ := matchList(header, func(tag string, _ bool) bool { return tag == etag })
+	return matched
 }
 
-// matchList calls match for the tags of a header value until one matches. "*" matches everything.
-// Tags without quotes, which some clients send, are taken up to the next comma.
-func matchList(header string, match func(tag string, weak bool) bool) bool {
+// readable says whether a header is "*" or a list of ETags.
+func readable(header string) bool {
+	_, ok := matchList(header, func(string, bool) bool { return false })
+	return ok
+}
+
+// matchList looks for a tag that match accepts in a header value: "*", which matches everything, or a list. ok is
+// false when the list cannot be read; then nothing matches. Tags without quotes, which some clients
+// send, go up to the next comma and hold no quote.
+func matchList(header string, match func(tag string, weak bool) bool) (matched, ok bool) {
 	rest := strings.TrimSpace(header)
 	if rest == "*" {
-		return true
+		return true, true
 	}
-	for rest != "" {
-		var tag string
-		rest = strings.TrimLeft(rest, " \t,")
+	for {
+		if rest = strings.TrimLeft(rest, " \t,"); rest == "" { // RFC 9110 §5.6.1: empty elements are ignored
+			return matched, true
+		}
 		tail, weak := strings.CutPrefix(rest, "W/")
-		if quoted, ok := strings.CutPrefix(tail, `"`); ok {
-			tag, rest, _ = strings.Cut(quoted, `"`)
-		} else {
-			tag, rest, _ = strings.Cut(tail, ",")
-			tag = strings.TrimSpace(tag)
+		tag, after, ok := cutTag(tail)
+		if !ok {
+			return false, false
 		}
-		if tag != "" && match(tag, weak) {
-			return true
-		}
+		matched = matched || match(tag, weak)
+		rest = after
 	}
-	return false
+}
+
+// cutTag takes one tag from the start of a list. What follows it begins with a comma, or is empty.
+func cutTag(list string) (tag, rest string, ok bool) {
+	quoted, isQuoted := strings.CutPrefix(list, `"`)
+	if !isQuoted {
+		i := strings.IndexByte(list, ',')
+		if i < 0 {
+			i = len(list)
+		}
+		tag = strings.TrimSpace(list[:i])
+		return tag, list[i:], tag != "" && !strings.ContainsAny(tag, "\"*")
+	}
+	if tag, rest, ok = strings.Cut(quoted, `"`); !ok {
+		return "", "", false
+	}
+	rest = strings.TrimLeft(rest, " \t")
+	return tag, rest, rest == "" || rest[0] == ','
 }
 
 // unquote strips the quotes of one ETag.
 func unquote(etag string) string {
-	if inner, ok := strings.CutPrefix(strings.TrimSpace(etag), `"`); ok {
-		return strings.TrimSuffix(inner, `"`)
+	etag = strings.TrimSpace(etag)
+	if len(etag) >= 2 && etag[0] == '"' && etag[len(etag)-1] == '"' {
+		return etag[1 : len(etag)-1]
 	}
-	return strings.TrimSpace(etag)
+	return etag
 }

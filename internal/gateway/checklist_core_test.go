@@ -1,0 +1,369 @@
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5"
+	"encoding/hex"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/penstock-store/penstock/internal/s3"
+)
+
+// document reads the elements that these tests look at out of any answer.
+type document struct {
+	XMLName  xml.Name
+	ETag     string
+	Contents []struct{ Key, ETag string }
+	Part     []struct {
+		PartNumber int
+		ETag       string
+	}
+	Code, Region, Key                                   string
+	RequestTime, ServerTime, MaxAllowedSkewMilliseconds string
+	Expires                                             string
+}
+
+func parse(t *testing.T, a answer) (d document) {
+	t.Helper()
+	if err := xml.Unmarshal(a.body, &d); err != nil {
+		t.Fatalf("%d %v: %s", a.status, err, a.body)
+	}
+	return d
+}
+
+// TestS3_60: ETags are quoted wherever they are answered but in GetObjectAttributes, the MD5 of one PUT, MD5 of
+// MD5s with the number of parts for a multipart upload, the same at every look, and taken in every quoting.
+func TestS3_60(t *testing.T) {
+	n := newNodeOf(t, 10)
+	makeBucket(t, n.root(), "tags")
+	p, q := randomBytes(70_000), []byte("last")
+	one := etagOf(p)
+	sp, sq := md5.Sum(p), md5.Sum(q)
+	all := md5.Sum(append(sp[:], sq[:]...))
+	multi := `"` + hex.EncodeToString(all[:]) + `-2"`
+
+	if got := sendPut(n, "/tags/one", p, nil).header.Get("Etag"); got != one {
+		t.Errorf("PUT: %s", got)
+	}
+	id := n.newUpload("/tags/two", nil)
+	for i, part := range [][]byte{p, q} {
+		path := fmt.Sprintf("/tags/two?partNumber=%d&uploadId=%s", i+1, id)
+		if got := sendPut(n, path, part, nil).header.Get("Etag"); got != etagOf(part) {
+			t.Errorf("part: %s", got)
+		}
+	}
+	if d := parse(t, n.send(request{method: "GET", path: "/tags/two?uploadId=" + id})); len(d.Part) != 2 ||
+		d.Part[0].ETag != one || d.Part[1].ETag != etagOf(q) {
+		t.Errorf("ListParts: %+v", d.Part)
+	}
+	doc := "<CompleteMultipartUpload>"
+	for i, tag := range []string{strings.Trim(one, `"`), strings.ReplaceAll(etagOf(q), `"`, "&quot;")} {
+		doc += fmt.Sprintf("<Part><PartNumber>%d</PartNumber><ETag>%s</ETag></Part>", i+1, tag)
+	}
+	doc += "</CompleteMultipartUpload>"
+	got := n.send(request{method: "POST", path: "/tags/two?uploadId=" + id, body: strings.NewReader(doc),
+		length: int64(len(doc))})
+	if d := parse(t, got); d.ETag != multi {
+		t.Errorf("Complete: %s, want %s", d.ETag, multi)
+	}
+	for path, want := range map[string]string{"/tags/one": one, "/tags/two": multi} {
+		for _, r := range []request{
+			{method: "HEAD", path: path}, {method: "GET", path: path}, {method: "HEAD", path: path},
+			{method: "GET", path: path, header: map[string]string{"Range": "bytes=1-2"}},
+			{method: "GET", path: path + "?partNumber=1"},
+			{method: "GET", path: path, header: map[string]string{"If-None-Match": want}},
+		} {
+			if got := n.send(r).header.Get("Etag"); got != want {
+				t.Errorf("%s %s %v: %s, want %s", r.method, r.path, r.header, got, want)
+			}
+		}
+	}
+	list := parse(t, n.send(request{method: "GET", path: "/tags?list-type=2"}))
+	if len(list.Contents) != 2 || list.Contents[0].ETag != one || list.Contents[1].ETag != multi {
+		t.Errorf("listing: %+v", list.Contents)
+	}
+	copied := parse(t, n.send(request{method: "PUT", path: "/tags/copy", header: map[string]string{
+		"X-Amz-Copy-Source": "tags/two"}}))
+	if want := etagOf(append(p, q...)); copied.ETag != want {
+		t.Errorf("copy of a multipart object: %s, want %s", copied.ETag, want)
+	}
+	for tag, status := range map[string]int{
+		one: 200, strings.Trim(one, `"`): 200, `"x", ` + one: 200, "*": 200, multi: 412, "W/" + one: 412,
+		one[:len(one)-1]: 412, one[1:]: 412, one + "x": 412, `"x", *`: 412, strings.ToUpper(one): 412,
+	} {
+		r := request{method: "GET", path: "/tags/one", header: map[string]string{"If-Match": tag}}
+		if got := n.send(r); got.status != status {
+			t.Errorf("If-Match %s: %d, want %d", tag, got.status, status)
+		}
+	}
+}
+
+// TestS3_66_Forms: If-Range with every form of ETag and date; several ranges are answered as the whole.
+func TestS3_66_Forms(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "forms")
+	put := sendPut(n, "/forms/k", []byte("0123456789"), nil)
+	tag := put.header.Get("Etag")
+	head := n.send(request{method: "HEAD", path: "/forms/k"})
+	modified := must(http.ParseTime(head.header.Get("Last-Modified")))(t)
+	for value, status := range map[string]int{
+		tag: 206, strings.Trim(tag, `"`): 206, "W/" + tag: 200, `"no"`: 200, tag[:8]: 200, "nonsense": 200,
+		modified.Format(http.TimeFormat): 206, modified.Add(time.Second).Format(http.TimeFormat): 200,
+		modified.Add(-time.Second).Format(http.TimeFormat): 200,
+	} {
+		for _, method := range []string{"GET", "HEAD"} {
+			got := n.send(request{method: method, path: "/forms/k", header: map[string]string{
+				"Range": "bytes=2-4", "If-Range": value}})
+			want := map[int]int64{206: 3, 200: 10}[status]
+			if got.status != status || got.length != want || (got.header.Get("Content-Range") != "") != (status == 206) {
+				t.Errorf("%s If-Range %s: %d, %d bytes, %q", method, value, got.status, got.length,
+					got.header.Get("Content-Range"))
+			}
+		}
+	}
+	for _, several := range []string{"bytes=0-1,4-5", "bytes=0-1, -1", "bytes=,"} {
+		got := n.send(request{method: "GET", path: "/forms/k", header: map[string]string{"Range": several}})
+		if got.status != 200 || string(got.body) != "0123456789" {
+			t.Errorf("%s: %d %q", several, got.status, got.body)
+		}
+	}
+}
+
+// TestResponseOverrides: response-* items of signed requests, on GET and HEAD.
+func TestResponseOverrides(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "over")
+	sendPut(n, "/over/k", []byte("x"), map[string]string{"Content-Type": "text/old", "Cache-Control": "old"})
+	want := map[string]string{"Content-Type": "text/new; charset=utf-8", "Content-Encoding": "br",
+		"Content-Disposition": `attachment; filename="a b.txt"`, "Content-Language": "de", "Cache-Control": "no-store",
+		"Expires": "Thu, 01 Dec 2033 16:00:00 GMT"}
+	q := url.Values{}
+	for name, value := range want {
+		q.Set("response-"+strings.ToLower(name), value)
+	}
+	query := strings.ReplaceAll(q.Encode(), "+", "%20")
+	for _, method := range []string{"GET", "HEAD"} {
+		got := n.send(request{method: method, path: "/over/k?" + query})
+		for name, value := range want {
+			if got.status != 200 || got.header.Get(name) != value {
+				t.Errorf("%s: %d %s: %q", method, got.status, name, got.header.Get(name))
+			}
+		}
+		if got := n.send(request{method: method, path: "/over/k"}); got.header.Get("Cache-Control") != "old" {
+			t.Errorf("%s: an override stays", method)
+		}
+	}
+	wantError(t, n.send(request{method: "GET", path: "/over/k?response-expires=a%0Ab"}), 400, "InvalidArgument")
+	wantError(t, n.send(request{method: "GET", path: "/over/k?response-expires=a&response-expires=b"}), 400,
+		"InvalidArgument")
+	wantError(t, n.send(request{method: "GET", path: "/over/k?response-content-type=x", anonymous: true}), 403,
+		"AccessDenied")
+	got := n.send(request{method: "GET", path: "/over/none?response-content-type=text%2Fplain"})
+	if wantError(t, got, 404, "NoSuchKey"); got.header.Get("Content-Type") != "application/xml" {
+		t.Errorf("an error of type %s", got.header.Get("Content-Type"))
+	}
+}
+
+// TestS3_40_ClockSkew: a client whose clock is wrong gets RequestTimeTooSkewed with both times and a Date header,
+// and the SDK corrects itself by them.
+func TestS3_40_ClockSkew(t *testing.T) {
+	var ahead atomic.Int64
+	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	n := newNode(t, func(o *tweakOptions) { o.Now = clock })
+	c := n.sdk(rootID, rootSecret, func(o *awss3.Options) { o.RetryMaxAttempts = 3 })
+	makeBucket(t, n.root(), "skew")
+	for _, off := range []time.Duration{time.Hour, -time.Hour} {
+		ahead.Store(int64(off))
+		got := n.send(request{method: "GET", path: "/skew"})
+		wantError(t, got, 403, "RequestTimeTooSkewed")
+		d := parse(t, got)
+		server, err := time.Parse(time.RFC3339, d.ServerTime)
+		if err != nil || server.Sub(clock()).Abs() > 10*time.Second || d.MaxAllowedSkewMilliseconds != "900000" ||
+			len(d.RequestTime) != len("20060102T150405Z") {
+			t.Errorf("%+v %v", d, err)
+		}
+		date := must(http.ParseTime(got.header.Get("Date")))(t)
+		if date.Sub(clock()).Abs() > 10*time.Second {
+			t.Errorf("Date %v, the server's clock says %v", date, clock())
+		}
+		in := &awss3.ListObjectsV2Input{Bucket: aws.String("skew")}
+		must(c.ListObjectsV2(context.Background(), in))(t)
+	}
+}
+
+// TestS3_40_PresignExpiry: presigned URLs that are over, or not valid yet, say when.
+func TestS3_40_PresignExpiry(t *testing.T) {
+	var ahead atomic.Int64
+	n := newNode(t, func(o *tweakOptions) {
+		o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	makeBucket(t, n.root(), "pre")
+	sendPut(n, "/pre/k", []byte("x"), nil)
+	in := &awss3.GetObjectInput{Bucket: aws.String("pre"), Key: aws.String("k")}
+	u := must(awss3.NewPresignClient(n.root()).PresignGetObject(context.Background(), in,
+		awss3.WithPresignExpires(time.Minute)))(t)
+	get := func() answer {
+		resp := must(n.client.Get(u.URL))(t)
+		defer resp.Body.Close()
+		return answer{resp.StatusCode, resp.Header, must(io.ReadAll(resp.Body))(t), resp.ContentLength}
+	}
+	if got := get(); got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	ahead.Store(int64(2 * time.Minute))
+	got := get()
+	wantError(t, got, 403, "AccessDenied")
+	if d := parse(t, got); d.Expires == "" || d.ServerTime == "" || !bytes.Contains(got.body, []byte("expired")) {
+		t.Errorf("%s", got.body)
+	}
+	ahead.Store(int64(-time.Hour))
+	got = get()
+	wantError(t, got, 403, "AccessDenied")
+	if !bytes.Contains(got.body, []byte("not valid yet")) {
+		t.Errorf("%s", got.body)
+	}
+}
+
+// TestS3_38_WrongRegion: where SDKs look for the region of a bucket.
+func TestS3_38_WrongRegion(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "where")
+	c := n.sdk(rootID, rootSecret, func(o *awss3.Options) { o.Region = "ap-south-7" })
+	_, err := c.GetObject(context.Background(), &awss3.GetObjectInput{Bucket: aws.String("where"), Key: aws.String("k")})
+	wantCode(t, err, "AuthorizationHeaderMalformed")
+	send := func(method, path string) answer {
+		req := must(http.NewRequest(method, n.url+path, nil))(t)
+		err := n.signer.Sign(req, s3.SignOptions{
+			Credentials: s3.Credentials{AccessKey: rootID, SecretKey: rootSecret}, Region: "ap-south-7", Time: time.Now(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp := must(n.client.Do(req))(t)
+		defer resp.Body.Close()
+		return answer{resp.StatusCode, resp.Header, must(io.ReadAll(resp.Body))(t), resp.ContentLength}
+	}
+	for _, path := range []string{"/where", "/where/k", "/other", "/"} {
+		got := send("GET", path)
+		wantError(t, got, 400, "AuthorizationHeaderMalformed")
+		if d := parse(t, got); d.Region != testRegion {
+			t.Errorf("%s: %s", path, got.body)
+		}
+	}
+	for _, r := range []request{
+		{method: "HEAD", path: "/where"}, {method: "HEAD", path: "/missing"},
+		{method: "HEAD", path: "/where", anonymous: true}, {method: "HEAD", path: "/where", id: aliceID, secret: aliceSecret},
+		{method: "HEAD", path: "/where", id: aliceID, secret: "wrong"},
+	} {
+		if got := n.send(r); got.header.Get("X-Amz-Bucket-Region") != testRegion {
+			t.Errorf("%+v: %d %v", r, got.status, got.header)
+		}
+	}
+	for _, path := range []string{"/where", "/where/k"} {
+		if got := send("HEAD", path); got.status != 400 || got.header.Get("X-Amz-Bucket-Region") != testRegion {
+			t.Errorf("HEAD %s with a wrong region: %d %v", path, got.status, got.header)
+		}
+	}
+}
+
+// TestS3_21_LostAnswer: the answer of a completion is lost on the way; the SDK repeats it and succeeds. Another list of parts
+// is an error, and so is the same after the object has gone only in that it tells of what was.
+func TestS3_21_LostAnswer(t *testing.T) {
+	n := newNode(t)
+	backend := must(url.Parse(n.url))(t)
+	var lose atomic.Int64
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(backend); r.Out.Host = r.In.Host },
+		ModifyResponse: func(r *http.Response) error {
+			if r.Request.Method == http.MethodPost && r.Request.URL.Query().Has("uploadId") && lose.Add(-1) >= 0 {
+				panic(http.ErrAbortHandler) // done, and nobody is told
+			}
+			return nil
+		},
+	}
+	front := httptest.NewServer(proxy)
+	defer front.Close()
+	c := n.sdk(rootID, rootSecret, func(o *awss3.Options) {
+		o.BaseEndpoint, o.RetryMaxAttempts = aws.String(front.URL), 4
+	})
+	ctx := context.Background()
+	makeBucket(t, n.root(), "lost")
+	bucket, key := aws.String("lost"), aws.String("k")
+	up := must(c.CreateMultipartUpload(ctx, &awss3.CreateMultipartUploadInput{Bucket: bucket, Key: key}))(t)
+	part := func(number int32, p string) types.CompletedPart {
+		out := must(c.UploadPart(ctx, &awss3.UploadPartInput{
+			Bucket: bucket, Key: key, UploadId: up.UploadId, PartNumber: &number, Body: strings.NewReader(p),
+		}))(t)
+		return types.CompletedPart{PartNumber: &number, ETag: out.ETag}
+	}
+	first, second := part(1, "first"), part(2, "second")
+	complete := func(parts ...types.CompletedPart) (*awss3.CompleteMultipartUploadOutput, error) {
+		return c.CompleteMultipartUpload(ctx, &awss3.CompleteMultipartUploadInput{
+			Bucket: bucket, Key: key, UploadId: up.UploadId, IfNoneMatch: aws.String("*"),
+			MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
+		})
+	}
+	lose.Store(2)
+	out := must(complete(first))(t)
+	if got := get(t, n.root(), "lost", "k"); string(got) != "first" || lose.Load() >= 0 {
+		t.Errorf("%q, %d answers are left to lose", got, lose.Load())
+	}
+	_, err := complete(first, second)
+	wantCode(t, err, "NoSuchUpload")
+	for _, change := range []func(){
+		func() { put(t, n.root(), "lost", "k", []byte("new")) },
+		func() {
+			must(n.root().DeleteObject(ctx, &awss3.DeleteObjectInput{Bucket: bucket, Key: key}))(t)
+		},
+	} {
+		change()
+		again := must(complete(first))(t)
+		if *again.ETag != *out.ETag {
+			t.Errorf("repeated: %s, first %s", *again.ETag, *out.ETag)
+		}
+	}
+	if got := n.send(request{method: "HEAD", path: "/lost/k"}); got.status != 404 {
+		t.Error("a repeated completion brought a deleted object back")
+	}
+}
+
+// TestStartAfterInsideCommonPrefix: S3 leaves out a common prefix that is not greater than the start, even when
+// keys below it are.
+func TestStartAfterInsideCommonPrefix(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "after")
+	for _, key := range []string{"a", "b/1", "b/3", "c/1"} {
+		sendPut(n, "/after/"+key, nil, nil)
+	}
+	for start, want := range map[string]string{"b": "b/ c/", "b/": "c/", "b/0": "c/", "b/2": "c/", "b/9": "c/", "b0": "c/"} {
+		for _, query := range []string{"list-type=2&start-after=", "marker="} {
+			got := n.send(request{method: "GET", path: "/after?delimiter=%2F&" + query + url.QueryEscape(start)})
+			var d struct{ CommonPrefixes []struct{ Prefix string } }
+			if err := xml.Unmarshal(got.body, &d); err != nil {
+				t.Fatal(err)
+			}
+			var prefixes []string
+			for _, p := range d.CommonPrefixes {
+				prefixes = append(prefixes, p.Prefix)
+			}
+			if strings.Join(prefixes, " ") != want {
+				t.Errorf("%s%s: %q, want %q", query, start, prefixes, want)
+			}
+		}
+	}
+}

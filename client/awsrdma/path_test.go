@@ -199,7 +199,8 @@ func TestSmallPayloads(t *testing.T) {
 func TestGuessOfLengths(t *testing.T) {
 	n := startNode(t)
 	p := n.proxy(t)
-	s := awsrdma.New(n.client(client.PathSHM, func(c *client.Config) { c.Endpoint = p.URL }), awsrdma.Options{Strict: true})
+	c := n.client(client.PathSHM, func(c *client.Config) { c.Endpoint = p.URL })
+	s := awsrdma.New(c, awsrdma.Options{Strict: true})
 	defer s.Close()
 	svc := s3.New(n.options(p.URL), awsrdma.Enable(s))
 	want := randomBytes(1, 40<<20)

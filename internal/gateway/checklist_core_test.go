@@ -281,8 +281,8 @@ func TestS3_38_WrongRegion(t *testing.T) {
 	}
 }
 
-// TestS3_21_LostAnswer: the answer of a completion is lost on the way; the SDK repeats it and succeeds. Another list of parts
-// is an error, and so is the same after the object has gone only in that it tells of what was.
+// TestS3_21_LostAnswer: the answer of a completion is lost on the way; the SDK repeats it and succeeds, also after
+// the object was replaced or deleted, which stays so. Another list of parts is an error.
 func TestS3_21_LostAnswer(t *testing.T) {
 	n := newNode(t)
 	backend := must(url.Parse(n.url))(t)
@@ -350,7 +350,9 @@ func TestStartAfterInsideCommonPrefix(t *testing.T) {
 	for _, key := range []string{"a", "b/1", "b/3", "c/1"} {
 		sendPut(n, "/after/"+key, nil, nil)
 	}
-	for start, want := range map[string]string{"b": "b/ c/", "b/": "c/", "b/0": "c/", "b/2": "c/", "b/9": "c/", "b0": "c/"} {
+	for start, want := range map[string]string{
+		"b": "b/ c/", "b/": "c/", "b/0": "c/", "b/2": "c/", "b/9": "c/", "b0": "c/",
+	} {
 		for _, query := range []string{"list-type=2&start-after=", "marker="} {
 			got := n.send(request{method: "GET", path: "/after?delimiter=%2F&" + query + url.QueryEscape(start)})
 			var d struct{ CommonPrefixes []struct{ Prefix string } }

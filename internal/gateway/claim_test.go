@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/penstock-store/penstock/internal/fabric"
 )
@@ -89,4 +90,22 @@ func TestClaimErrors(t *testing.T) {
 		}
 	}
 	wantUntouched(t, n)
+}
+
+// TestSkewedTokenIsClaimed: a request that is refused for its time alone is answered, too. When the clocks agree
+// again, its copy would be valid.
+func TestSkewedTokenIsClaimed(t *testing.T) {
+	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
+		n := newNode(t, func(o *tweakOptions) { o.Now = func() time.Time { return time.Now().Add(ahead) } })
+		good := withToken("GET", "/rdm/k", tokenFor(0, 10))
+		wrong := good
+		wrong.id, wrong.secret = rootID, "x"
+		for i, r := range []request{wrong, good, {method: "GET", path: "/rdm/k"}} {
+			wantError(t, n.send(r), 403, "RequestTimeTooSkewed")
+			if n.fabric.claimed != min(i, 1) {
+				t.Errorf("request %d: %d claims", i, n.fabric.claimed)
+			}
+		}
+		wantUntouched(t, n)
+	}
 }

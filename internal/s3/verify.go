@@ -69,7 +69,8 @@ type authorization struct {
 }
 
 // Verify checks the signature of a request, in its header or its query. The error is an *Error;
-// a request without any signature is AccessDenied.
+// a request without any signature is AccessDenied. Beside an error about the time of the request stands
+// its Identity, if the signature is right: the same bytes may be valid at another time.
 func (v *Verifier) Verify(ctx context.Context, r *Request) (*Identity, error) {
 	var space [24]queryPair
 	pairs, ok := parseQueryPairs(space[:0], r.RawQuery)
@@ -83,9 +84,17 @@ func (v *Verifier) Verify(ctx context.Context, r *Request) (*Identity, error) {
 	if err := v.checkScope(a); err != nil {
 		return nil, err
 	}
-	if err := v.checkTime(a); err != nil {
-		return nil, err
+	late := v.checkTime(a)
+	id, err := v.checkSignature(ctx, r, a, pairs)
+	if late != nil {
+		return id, late
 	}
+	return id, err
+}
+
+func (v *Verifier) checkSignature(
+	ctx context.Context, r *Request, a *authorization, pairs []queryPair,
+) (*Identity, error) {
 	signed, err := checkSignedHeaders(r, a)
 	if err != nil {
 		return nil, err

@@ -118,6 +118,14 @@ func (s *stage) claims(r Region, claimer fabric.Claimer) {
 	if _, err := s.fabric.Open(s.ctx, none, request(fabric.ForPut, 100)); !errors.Is(err, fabric.ErrReplayed) {
 		s.t.Errorf("a token without a number: %v", err)
 	}
+	last := s.grant(r, 0, 100, fabric.ForPut).Descriptor()
+	if g.Claim, err = claimer.Claim(last, principal); err != nil {
+		s.t.Fatal(err)
+	}
+	s.fabric.RevokePrincipal(principal)
+	if _, err := s.fabric.Open(s.ctx, last, g); !errors.Is(err, fabric.ErrNoSession) {
+		s.t.Errorf("open after a revocation, claimed before: %v", err)
+	}
 }
 
 func (s *stage) openWith(d token.Descriptor, g fabric.Grant) fabric.Remote {

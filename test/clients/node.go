@@ -199,6 +199,7 @@ func (n *node) environment(home string) []string {
 		"AWS_ENDPOINT_URL=" + n.endpoint(), "AWS_REGION=us-east-1", "AWS_DEFAULT_REGION=us-east-1",
 		"AWS_ACCESS_KEY_ID=" + n.accessKey, "AWS_SECRET_ACCESS_KEY=" + n.secretKey, "AWS_EC2_METADATA_DISABLED=true",
 		"AWS_CONFIG_FILE=" + filepath.Join(home, "no-config"), "AWS_PAGER=",
+		"PYTHONDONTWRITEBYTECODE=1", // the programs lie in the repository
 	}
 	if n.scheme == "https" {
 		env = append(env, "AWS_CA_BUNDLE="+n.ca.caFile, "SSL_CERT_FILE="+n.ca.caFile, "NODE_EXTRA_CA_CERTS="+n.ca.caFile)

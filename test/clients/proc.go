@@ -66,8 +66,9 @@ func (o outcome) refusal() answer {
 }
 
 var (
-	statusPattern  = regexp.MustCompile(`\((\d{3})\)|[sS]tatus ?[cC]ode:? (\d{3})|\b(\d{3}) \(|error: (\d{3})\b`)
-	codePattern    = regexp.MustCompile(`\b(NoSuchKey|NoSuchBucket|PreconditionFailed|InvalidRange|BadDigest|NotFound|BucketNotEmpty)\b`)
+	statusPattern = regexp.MustCompile(`\((\d{3})\)|[sS]tatus ?[cC]ode:? (\d{3})|\b(\d{3}) \(|error: (\d{3})\b`)
+	codePattern   = regexp.MustCompile(`\b(NoSuchKey|NoSuchBucket|PreconditionFailed|InvalidRange|BadDigest|` +
+		`NotFound|BucketNotEmpty)\b`)
 	missingPattern = regexp.MustCompile(`not found|does not exist`)
 )
 

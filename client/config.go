@@ -96,7 +96,7 @@ type Config struct {
 	Concurrency     int           // default DefaultConcurrency
 	MaxAttempts     int           // default DefaultMaxAttempts; 1 never retries
 	TransferTimeout time.Duration // of one fabric request; default DefaultTransferTimeout
-	Logger          *slog.Logger  // sessions opened, fenced, lost; default: discard
+	Logger          *slog.Logger  // sessions opened, fenced, lost; error answers; default: discard
 }
 
 func firstOf(values ...string) string {

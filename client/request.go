@@ -38,6 +38,9 @@ type call struct {
 	fabric              bool                 // carries a token: not even the transport may repeat it
 }
 
+// userAgent names this package in the access logs of servers.
+const userAgent = "penstock-go"
+
 // emptyBody makes the transport take a request for one that it cannot replay on another connection:
 // a token is good for one attempt.
 type emptyBody struct{}
@@ -56,6 +59,7 @@ func (c *Client) build(ctx context.Context, k *call) (*http.Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client: request %s %s: %w", k.method, u.Path, err)
 	}
+	req.Header["User-Agent"] = []string{userAgent}
 	req.URL = &u // NewRequest may have changed how the path is escaped
 	for name, values := range k.header {
 		req.Header[name] = slices.Clone(values)
@@ -152,6 +156,10 @@ func (c *Client) exchange(ctx context.Context, k *call) (*http.Response, error) 
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("client: request %s: %w", k.method, err)
+	}
+	if resp.StatusCode >= http.StatusBadRequest { // not a warning: a look whether a key exists ends here
+		c.cfg.Logger.Debug("request answered with an error", "request_id", resp.Header.Get("x-amz-request-id"),
+			"method", k.method, "status", resp.StatusCode)
 	}
 	return resp, nil
 }

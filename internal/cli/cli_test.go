@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -137,6 +139,24 @@ func TestConfigPrintIsReadAgain(t *testing.T) {
 	}
 	if o := penstock(t, "", "config", "check", "--data", "/x", "--json"); o.stdout != "{\"ok\":true}\n" {
 		t.Errorf("%+v", o)
+	}
+}
+
+// TestConfigCheckReadsCertificates: a file that is missing or no certificate is found before a start.
+func TestConfigCheckReadsCertificates(t *testing.T) {
+	cert, key := filepath.Join(t.TempDir(), "tls.crt"), filepath.Join(t.TempDir(), "tls.key")
+	args := []string{"config", "check", "--data", "/x", "--http-tls-cert", cert, "--http-tls-key", key}
+	for _, text := range []string{"", "no certificate"} {
+		if text != "" {
+			for _, name := range []string{cert, key} {
+				if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if o := penstock(t, "", args...); o.code == ExitOK || !strings.Contains(o.stderr, cert) {
+			t.Errorf("%q: %+v", text, o)
+		}
 	}
 }
 

@@ -196,7 +196,8 @@ func TestTLSReloadUnderLoad(t *testing.T) {
 	}
 	r.s.Reload(t.Context())
 	text := r.await("penstock_tls_reload_errors_total 1")
-	if !strings.Contains(text, fmt.Sprintf("penstock_tls_certificate_expiry_seconds %v\n", float64(newest.NotAfter.Unix()))) {
+	ends := fmt.Sprintf("penstock_tls_certificate_expiry_seconds %v\n", float64(newest.NotAfter.Unix()))
+	if !strings.Contains(text, ends) {
 		t.Error("the expiry is not that of the certificate in force")
 	}
 	if _, _, err := ask(webClient(t, &tls.Config{RootCAs: a.trust()}, false), r.tlsURL("/.penstock/livez")); err != nil {
@@ -288,7 +289,8 @@ func TestTLSPortRefusesInS3Form(t *testing.T) {
 		}
 	}
 	check(talk(t, address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
-	check(talk(t, address, "PUT /bucket/key HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("x", 100_000)))
+	check(talk(t, address, "PUT /bucket/key HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"+
+		strings.Repeat("x", 100_000)))
 	conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: a.trust()})
 	if err != nil {
 		t.Fatal(err)

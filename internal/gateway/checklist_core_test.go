@@ -369,3 +369,169 @@ func TestStartAfterInsideCommonPrefix(t *testing.T) {
 		}
 	}
 }
+
+// TestS3_18_ChunkedTwice: the transfer encoding of HTTP around aws-chunked, without a Content-Length, is normal
+// when the decoded length is given.
+func TestS3_18_ChunkedTwice(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "twice")
+	p := randomBytes(100_000)
+	inner := fmt.Sprintf("%x\r\n%s\r\n0\r\nx-amz-checksum-crc32:%s\r\n\r\n", len(p), p, crc32Text(p))
+	outer := ""
+	for rest := inner; rest != ""; {
+		piece := rest[:min(len(rest), 7777)]
+		rest = rest[len(piece):]
+		outer += fmt.Sprintf("%x\r\n%s\r\n", len(piece), piece)
+	}
+	resp, body := n.talk(n.raw(request{
+		method: "PUT", path: "/twice/k", hash: inPlainTrailer, body: strings.NewReader(outer + "0\r\n\r\n"),
+		header: map[string]string{"X-Amz-Decoded-Content-Length": fmt.Sprint(len(p)), "Content-Encoding": "aws-chunked",
+			"X-Amz-Trailer": "x-amz-checksum-crc32"},
+		unsigned: map[string]string{"Transfer-Encoding": "chunked"},
+	}))
+	if resp.StatusCode != 200 {
+		t.Fatalf("%d %s", resp.StatusCode, body)
+	}
+	got := n.send(request{method: "GET", path: "/twice/k"})
+	if !bytes.Equal(got.body, p) || got.header.Get("Content-Encoding") != "" {
+		t.Errorf("%d bytes, encoding %q", len(got.body), got.header.Get("Content-Encoding"))
+	}
+}
+
+// TestS3_70_Parts: parts in any order, with gaps, one of them twice; the least size of all but the last; their numbers.
+func TestS3_70_Parts(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "parts")
+	id := n.newUpload("/parts/k", nil)
+	send := func(number int, p []byte) answer {
+		return sendPut(n, fmt.Sprintf("/parts/k?partNumber=%d&uploadId=%s", number, id), p, nil)
+	}
+	large, again, last := randomBytes(5<<20), randomBytes(5<<20+1), []byte("the last one")
+	for _, part := range []struct {
+		number int
+		p      []byte
+	}{{10000, last}, {500, large}, {3, large}, {500, again}, {77, []byte("small and not listed")}} {
+		if got := send(part.number, part.p); got.status != 200 || got.header.Get("Etag") != etagOf(part.p) {
+			t.Fatalf("part %d: %d %s", part.number, got.status, got.body)
+		}
+	}
+	for _, number := range []int{0, 10001, -1} {
+		wantError(t, send(number, last), 400, "InvalidArgument")
+	}
+	complete := func(parts ...string) answer {
+		doc := "<CompleteMultipartUpload>"
+		for i := 0; i < len(parts); i += 2 {
+			doc += "<Part><ETag>" + parts[i+1] + "</ETag><PartNumber>" + parts[i] + "</PartNumber></Part>"
+		}
+		doc += "</CompleteMultipartUpload>"
+		return n.send(request{method: "POST", path: "/parts/k?uploadId=" + id, body: strings.NewReader(doc),
+			length: int64(len(doc))})
+	}
+	bare := func(p []byte) string { return strings.Trim(etagOf(p), `"`) }
+	wantError(t, complete("3", etagOf(large), "77", etagOf([]byte("small and not listed")), "500", etagOf(again)), 400,
+		"EntityTooSmall")
+	wantError(t, complete("500", etagOf(again), "3", etagOf(large)), 400, "InvalidPartOrder")
+	wantError(t, complete("3", etagOf(large), "3", etagOf(large)), 400, "InvalidPartOrder")
+	wantError(t, complete("3", etagOf(large), "500", etagOf(large)), 400, "InvalidPart") // it was replaced
+	wantError(t, complete("3", etagOf(large), "4", etagOf(large)), 400, "InvalidPart")
+	wantError(t, complete("3", `"`+bare(large)), 400, "InvalidPart")
+	wantError(t, complete(), 400, "MalformedXML")
+	got := complete("3", bare(large), "500", "&quot;"+bare(again)+"&quot;", "10000", etagOf(last))
+	if got.status != 200 {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	whole := n.send(request{method: "GET", path: "/parts/k"})
+	if !bytes.Equal(whole.body, bytes.Join([][]byte{large, again, last}, nil)) {
+		t.Errorf("%d bytes", len(whole.body))
+	}
+	for number, p := range map[int][]byte{3: large, 500: again, 10000: last} {
+		for _, method := range []string{"GET", "HEAD"} {
+			got := n.send(request{method: method, path: fmt.Sprintf("/parts/k?partNumber=%d", number)})
+			if got.status != 206 || got.length != int64(len(p)) || got.header.Get("X-Amz-Mp-Parts-Count") != "3" ||
+				got.header.Get("Etag") != whole.header.Get("Etag") || method == "GET" && !bytes.Equal(got.body, p) {
+				t.Errorf("%s part %d: %d %v", method, number, got.status, got.header)
+			}
+		}
+	}
+	wantError(t, n.send(request{method: "GET", path: "/parts/k?partNumber=4"}), 416, "InvalidPartNumber")
+	if got := n.send(request{method: "GET", path: "/parts/k"}); got.header.Get("X-Amz-Mp-Parts-Count") != "" {
+		t.Error("the number of parts of a whole object, and nobody asked")
+	}
+}
+
+// TestCopySemantics: what a copy takes from its source and what from the request, conditions of both sides, and
+// refusals.
+func TestCopySemantics(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "sem")
+	tag := sendPut(n, "/sem/src", []byte("payload"), map[string]string{
+		"Content-Type": "text/a", "Cache-Control": "old", "X-Amz-Meta-M": "old", "X-Amz-Storage-Class": "STANDARD_IA",
+		"X-Amz-Website-Redirect-Location": "/elsewhere",
+	}).header.Get("Etag")
+	send := func(path string, more ...string) answer {
+		h := map[string]string{"X-Amz-Copy-Source": "sem/src"}
+		for i := 0; i < len(more); i += 2 {
+			h[more[i]] = more[i+1]
+		}
+		return n.send(request{method: "PUT", path: path, header: h})
+	}
+	head := func(path string) http.Header { return n.send(request{method: "HEAD", path: path}).header }
+	if got := send("/sem/a", "Content-Type", "text/b", "X-Amz-Meta-M", "new"); got.status != 200 {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	if h := head("/sem/a"); h.Get("Content-Type") != "text/a" || h.Get("X-Amz-Meta-M") != "old" ||
+		h.Get("Cache-Control") != "old" || h.Get("X-Amz-Storage-Class") != "" ||
+		h.Get("X-Amz-Website-Redirect-Location") != "" || h.Get("Etag") != tag {
+		t.Errorf("COPY: %v", h)
+	}
+	send("/sem/b", "X-Amz-Metadata-Directive", "REPLACE", "Content-Type", "text/b", "X-Amz-Storage-Class", "GLACIER_IR")
+	if h := head("/sem/b"); h.Get("Content-Type") != "text/b" || h.Get("X-Amz-Meta-M") != "" ||
+		h.Get("Cache-Control") != "" || h.Get("X-Amz-Storage-Class") != "GLACIER_IR" {
+		t.Errorf("REPLACE: %v", h)
+	}
+	wantError(t, send("/sem/src"), 400, "InvalidRequest")
+	wantError(t, send("/sem/a", "X-Amz-Metadata-Directive", "MERGE"), 400, "InvalidArgument")
+	for _, change := range [][]string{{"X-Amz-Metadata-Directive", "REPLACE"}, {"X-Amz-Storage-Class", "STANDARD"},
+		{"X-Amz-Website-Redirect-Location", "/x"}, {"X-Amz-Checksum-Algorithm", "SHA1"}} {
+		if got := send("/sem/src", change...); got.status != 200 {
+			t.Errorf("onto itself with %s: %d %s", change[0], got.status, got.body)
+		}
+	}
+	if got := n.send(request{method: "GET", path: "/sem/src"}); string(got.body) != "payload" {
+		t.Errorf("after copies onto itself: %q", got.body)
+	}
+	past, future := "Mon, 02 Jan 2006 15:04:05 GMT", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)
+	for _, c := range []struct {
+		header, value string
+		ok            bool
+	}{
+		{"If-Match", tag, true}, {"If-Match", `"no"`, false}, {"If-None-Match", `"no"`, true}, {"If-None-Match", tag, false},
+		{"If-Modified-Since", past, true}, {"If-Modified-Since", future, false},
+		{"If-Unmodified-Since", future, true}, {"If-Unmodified-Since", past, false},
+	} {
+		upload := n.newUpload("/sem/m", nil)
+		for _, path := range []string{"/sem/cond", "/sem/m?partNumber=1&uploadId=" + upload} {
+			got := send(path, "X-Amz-Copy-Source-"+c.header, c.value)
+			if c.ok && got.status != 200 {
+				t.Errorf("%s %s: %d %s", c.header, c.value, got.status, got.body)
+			} else if !c.ok {
+				wantError(t, got, 412, "PreconditionFailed")
+			}
+		}
+	}
+	wantError(t, send("/sem/cond", "If-None-Match", "*"), 412, "PreconditionFailed")
+	missing := n.send(request{method: "PUT", path: "/sem/x", header: map[string]string{"X-Amz-Copy-Source": "sem/none"}})
+	wantError(t, missing, 404, "NoSuchKey")
+	if d := parse(t, missing); d.Key != "none" {
+		t.Errorf("the missing key is said to be %q", d.Key)
+	}
+	upload := n.newUpload("/sem/m", nil)
+	for value, code := range map[string]string{"bytes=0-7": "InvalidArgument", "bytes=7-7": "InvalidArgument",
+		"bytes=3-": "InvalidArgument", "0-3": "InvalidArgument", "bytes=3-1": "InvalidArgument"} {
+		wantError(t, send("/sem/m?partNumber=1&uploadId="+upload, "X-Amz-Copy-Source-Range", value), 400, code)
+	}
+	got := send("/sem/m?partNumber=1&uploadId="+upload, "X-Amz-Copy-Source-Range", "bytes=2-4")
+	if d := parse(t, got); d.ETag != etagOf([]byte("ylo")) {
+		t.Errorf("range: %s", got.body)
+	}
+}

@@ -421,11 +421,34 @@ func TestTamperedTokens(t *testing.T) {
 				t.Errorf("%s %s: correct requests moved bytes: %v", fabric, method, moved)
 			}
 		}
+		copy(l.mem.bytes, fill)
+		n.trailedToken(fabric, l)
+		if !bytes.Equal(l.mem.bytes, fill) {
+			t.Errorf("%s: a token in a trailer touched client memory", fabric)
+		}
 		l.close()
 		spare.close()
 	}
 	n.settled(before, "afterwards")
 	n.listed("object")
+}
+
+// trailedToken sends a token in the trailer of an HTTP body, announced or not. It is no header: the request is
+// one without a token.
+func (n *node) trailedToken(fabric string, l *link) {
+	n.t.Helper()
+	for _, announced := range []string{"", "Trailer: " + tokenHeader + "\r\n"} {
+		f := n.forge("GET", "/"+bucket+"/object")
+		f.headers = []item{{"Range", "bytes=5-14"}}
+		f.raw = func(s string) string {
+			s = strings.Replace(s, "Content-Length: 0\r\n", "Transfer-Encoding: chunked\r\n"+announced, 1)
+			return s + "0\r\n" + tokenHeader + ": " + l.token(1, 0, 8192) + "\r\n\r\n"
+		}
+		a, err := n.talk(f.bytes(), "GET")
+		if err != nil || a.status != 206 || !bytes.Equal(a.body, n.object[5:15]) || a.header.Get("X-Amz-Rdma-Reply") != "" {
+			n.t.Errorf("%s, token in a trailer: %d %v %v", fabric, a.status, a.header, err)
+		}
+	}
 }
 
 // tokenTamperings are changes to token and deadline. spare has another token of the same principal.

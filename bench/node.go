@@ -24,6 +24,7 @@ type NodeOptions struct {
 	Binary string   // path of penstock; empty: this executable
 	Dir    string   // data directory, made when missing
 	Flags  []string // further flags of `penstock serve`
+	TLS    bool     // Flags switch it on, with a certificate that this process trusts
 	Log    io.Writer
 }
 
@@ -63,8 +64,12 @@ func StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	scheme := "http://"
+	if o.TLS {
+		scheme = "https://"
+	}
 	n := &Node{
-		Endpoint: "http://" + listen, Metrics: "http://" + admin + "/metrics",
+		Endpoint: scheme + listen, Metrics: "http://" + admin + "/metrics",
 		AccessKey: "BENCH" + rand.Text()[:15], SecretKey: rand.Text() + rand.Text()[:14],
 		log: &bytes.Buffer{}, exited: make(chan struct{}),
 	}

@@ -27,9 +27,10 @@ type crowd struct {
 	held    int64     // bytes of headers, read outside of handlers
 }
 
-// maxHeld is enough for 4,096 clients that send headers of 4 KiB at the same moment. Parsed, a byte of a
-// header of the shortest lines takes up to 20 in memory.
-const maxHeld = 16 << 20
+// maxHeld is enough for 1,024 clients whose headers of 4 KiB have come in part, which they do for
+// milliseconds. Parsed, a byte of a header of the shortest lines takes up to 20 in memory, and as much
+// again until it is collected.
+const maxHeld = 4 << 20
 
 // wait puts a connection at the end of a list.
 func (k *crowd) wait(l *list.List, c *conn) {

@@ -166,10 +166,10 @@ func TestTooManyConnectionsGetSlowDown(t *testing.T) {
 	}
 }
 
-// TestHeadersHoldBoundedMemory: headers that never end hold 16 MiB, however many clients send them; those
+// TestHeadersHoldBoundedMemory: headers that never end hold 4 MiB, however many clients send them; those
 // who send most lose their connection, and a client that signs is served meanwhile.
 func TestHeadersHoldBoundedMemory(t *testing.T) {
-	const most, each = 16 << 20, 900 << 10
+	const most, each = 4 << 20, 300 << 10
 	n := newNode(t)
 	header := []byte("GET / HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("a: b\r\n", each/6))
 	var attackers []*caller

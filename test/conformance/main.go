@@ -20,9 +20,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"syscall"
 	"time"
@@ -39,6 +41,7 @@ type options struct {
 	expected string
 	update   bool
 	all      bool
+	only     string
 	keep     bool
 	shards   int
 	limit    time.Duration
@@ -52,6 +55,7 @@ func main() {
 	flag.StringVar(&o.expected, "expected", "test/conformance/expected.txt", "file with a line per test")
 	flag.BoolVar(&o.update, "update", false, "run everything and print expected.txt as the results suggest it")
 	flag.BoolVar(&o.all, "all", false, "also run the files whose whole feature is not built")
+	flag.StringVar(&o.only, "run", "", "regular expression of the tests to run and compare; empty: all")
 	flag.BoolVar(&o.keep, "keep", false, "keep the temporary directory: logs, results, data")
 	flag.IntVar(&o.shards, "shards", min(max(runtime.NumCPU(), 2), maxShards), "test processes at a time")
 	flag.DurationVar(&o.limit, "limit", 10*time.Minute, "limit of the whole run")
@@ -78,6 +82,11 @@ func (o options) run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil && !o.update {
 		return err
 	}
+	only, err := regexp.Compile(o.only)
+	if err != nil {
+		return fmt.Errorf("conformance: read -run: %w", err)
+	}
+	maps.DeleteFunc(expected, func(test string, _ line) bool { return !only.MatchString(test) })
 	dir, err := os.MkdirTemp("", "penstock-conformance-")
 	if err != nil {
 		return fmt.Errorf("conformance: make directory: %w", err)
@@ -95,7 +104,7 @@ func (o options) run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	r := runner{dir: dir, suite: suite, python: python, shards: o.shards}
+	r := runner{dir: dir, suite: suite, python: python, shards: o.shards, only: only}
 	results, collected, err := r.run(ctx, o.binary, o.update || o.all)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -38,6 +39,7 @@ type runner struct {
 	suite  string
 	python string
 	shards int
+	only   *regexp.Regexp // the tests that count
 }
 
 func (r runner) run(ctx context.Context, binary string, all bool) (_ map[string]result, _ []string, err error) {
@@ -96,7 +98,7 @@ func (r runner) collect(ctx context.Context) ([]string, error) {
 	}
 	var tests []string
 	for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
-		if test, ok := strings.CutPrefix(s.Text(), testDir); ok {
+		if test, ok := strings.CutPrefix(s.Text(), testDir); ok && r.only.MatchString(test) {
 			tests = append(tests, test)
 		}
 	}

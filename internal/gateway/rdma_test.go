@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -561,4 +564,35 @@ func TestRF_18(t *testing.T) {
 		}
 	}
 	eventually(t, func() bool { return n.arena.InUse() == 0 })
+}
+
+// TestLingeringIsNotAnswered: while an operation on client memory may still land, no answer may say that the
+// transfer is over. The connection is cut without a byte.
+func TestLingeringIsNotAnswered(t *testing.T) {
+	n, _ := rdmaNode(t)
+	n.fabric.endErr = fmt.Errorf("%w: %w", fabric.ErrLingering, fabric.ErrFenced)
+	for _, moveErr := range []error{nil, fabric.ErrFenced} {
+		n.fabric.moveErr = moveErr
+		for _, r := range []request{
+			withToken("GET", "/rdm/k", tokenFor(0, 4<<20)), withToken("PUT", "/rdm/lost", tokenFor(0, 4<<20)),
+		} {
+			conn, err := net.Dial("tcp", n.host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+			if _, err := conn.Write(n.raw(r)); err != nil {
+				t.Fatal(err)
+			}
+			if answer, err := io.ReadAll(conn); len(answer) != 0 || err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("%s: %q, %v", r.method, answer, err)
+			}
+			_ = conn.Close() // the server closed it first
+			wantClosed(t, n, r.method)
+		}
+	}
+	n.fabric.endErr, n.fabric.moveErr = nil, nil
+	if got := n.send(request{method: "HEAD", path: "/rdm/lost"}); got.status != 404 {
+		t.Error("a PUT was stored whose window lingered")
+	}
 }

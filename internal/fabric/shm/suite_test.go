@@ -31,6 +31,9 @@ func foreignBed() fabrictest.Bed {
 const foreignVariable = "PENSTOCK_SHM_FOREIGN"
 
 func TestMain(m *testing.M) {
+	if shm.PlayRole() {
+		return
+	}
 	if os.Getenv(foreignVariable) != "" {
 		fabrictest.Main(m, foreignBed())
 		return

@@ -325,6 +325,41 @@ func TestTestsDoNotSleep(t *testing.T) {
 	}
 }
 
+// requestCode is where log lines are about a request, or about a session that a request opened.
+var requestCode = []string{"internal/gateway/", "internal/store/", "internal/sink/", "internal/fabric/"}
+
+// noRequest are messages about no request in these packages.
+var noRequest = []string{"data connection refused", "data connection not accepted"}
+
+// TestLogLinesNameTheirRequest: each line has the id as an attribute, or the context that carries it.
+func TestLogLinesNameTheirRequest(t *testing.T) {
+	levels := []string{"Debug", "Info", "Warn", "Error"}
+	for _, s := range sources(t) {
+		if s.test || strings.HasPrefix(s.name, "internal/fabric/fabrictest/") ||
+			!slices.ContainsFunc(requestCode, func(dir string) bool { return strings.HasPrefix(s.name, dir) }) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 {
+				return true
+			}
+			fun, ok := call.Fun.(*ast.SelectorExpr)
+			message, isText := call.Args[0].(*ast.BasicLit)
+			if !ok || !isText || !slices.Contains(levels, fun.Sel.Name) {
+				return true
+			}
+			from, to := s.fset.Position(call.Pos()).Offset, s.fset.Position(call.End()).Offset
+			text := s.text[from:to]
+			if !bytes.Contains(text, []byte(`"request_id"`)) && !bytes.Contains(text, []byte("requestid.Attr")) &&
+				!slices.Contains(noRequest, strings.Trim(message.Value, `"`)) {
+				t.Errorf("%s: the line does not name its request", s.fset.Position(call.Pos()))
+			}
+			return true
+		})
+	}
+}
+
 // Size budgets. Known offenders may only shrink: lower their numbers, never add one.
 const (
 	maxFileLines       = 800

@@ -57,7 +57,7 @@ type Options struct {
 	// Refuse makes a whole answer, from the status line on, that says Connection: close.
 	Refuse func(Refusal) []byte
 	// Failed is called for each TLS handshake that failed; may be nil.
-	Failed func(remote string, err error)
+	Failed func()
 	Log    *slog.Logger
 }
 
@@ -246,7 +246,7 @@ func (c *tlsConn) handshake() {
 	}
 	c.o.Log.Debug("tls handshake failed", "remote", remote, "error", c.failed)
 	if c.o.Failed != nil {
-		c.o.Failed(remote, c.failed)
+		c.o.Failed()
 	}
 }
 

@@ -114,12 +114,16 @@ const (
 	cutGone    = "client-gone"
 	cutStalled = "client-stalled"
 	cutPanic   = "panic"
+	cutLinger  = "memory-in-use" // an operation on client memory did not end in time
 	cutFailed  = "failed"
 )
 
 // cutWord looks at the failed write first: net/http cancels the request's context after it, which would
 // hide the difference.
 func (c *call) cutWord(err error) string {
+	if c.unsafe {
+		return cutLinger
+	}
 	if c.answer.err != nil {
 		err = c.answer.err
 	}

@@ -43,7 +43,7 @@ func (s *Server) listen(context.Context) error {
 	o := front.Options{Handshake: l.ReadHeaderTimeout, Refuse: s.gateway.Refuse, Log: s.log}
 	if s.certs != nil {
 		o.TLS = s.certs.Config
-		o.Failed = func(string, error) { s.handshakes.Add(1) }
+		o.Failed = func() { s.handshakes.Add(1) }
 	}
 	s.front = front.NewListener(s.listener, o)
 	var one http.Protocols

@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/internal/requestid"
 )
 
 const (
@@ -40,7 +41,7 @@ func (s *session) attach() error {
 	opened, status := openSpace(s.conn)
 	if status != frame.StatusOK {
 		s.fabric.logger.Debug("foreign memory refused", "fabric", Name, "principal", s.core.Principal,
-			"reason", status.String())
+			requestid.Attr, s.core.RequestID, "reason", status.String())
 		return s.send(frame.Header{Type: frame.Attached, Status: status})
 	}
 	var number [8]byte

@@ -54,6 +54,10 @@ LISTING_KEYS ?= 1000000
 bench-listing: ## list LISTING_KEYS keys (default a million): first page, keys per second; fails below the bounds
 	PENSTOCK_LISTING_KEYS=$(LISTING_KEYS) $(GO) test -count=1 -timeout 30m -v -run TestListingRate ./internal/server
 
+.PHONY: bench-sdk
+bench-sdk: ## 16 objects of 64 MiB by aws-sdk-go-v2 with and without the option; fails below twice the speed
+	PENSTOCK_SDK_BYTES=67108864 $(GO) test -count=1 -timeout 30m -v -run TestSDKRatio ./client/awsrdma
+
 .PHONY: conformance
 conformance: build ## the S3 tests of Ceph against a fresh node; S3TESTS=path of a checkout, else fetched (needs python3)
 	$(GO) run ./test/conformance -suite '$(S3TESTS)'

@@ -1,6 +1,6 @@
 // Package realnode builds the penstock binary and runs it as a node that tests can kill.
 //
-// Called by: test/kill, test/e2e, test/hostile.
+// Called by: test/kill, test/e2e, test/hostile, the tests of awsrdma.
 //
 // What it does not do: load and checks; nodes inside the test's own process.
 package realnode

@@ -145,7 +145,10 @@ func TestDownloadsAreCompared(t *testing.T) {
 		c := n.client(path, func(c *client.Config) { c.Endpoint = p.URL })
 		s := awsrdma.New(c, awsrdma.Options{Strict: true})
 		defer s.Close()
-		svc := s3.New(n.options(p.URL), awsrdma.Enable(s))
+		o := n.options(p.URL)
+		svc := s3.New(o, awsrdma.Enable(s))
+		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
+		lax := s3.New(o, awsrdma.Enable(s))
 		in := &s3.PutObjectInput{Bucket: aws.String("bkt"), Key: aws.String("k"), Body: bytes.NewReader(want)}
 		if _, err := svc.PutObject(t.Context(), in); err != nil {
 			t.Fatal(err)
@@ -155,36 +158,45 @@ func TestDownloadsAreCompared(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		for _, header := range []string{"X-Amz-Checksum-Crc32", "X-Penstock-Rdma-Checksum"} {
-			ranged := header != "X-Amz-Checksum-Crc32" // then S3 sends no checksum
+		for name, c := range map[string]struct {
+			svc    *s3.Client
+			header string
+			span   *string
+			fails  bool
+		}{
+			"whole":           {svc, "X-Penstock-Rdma-Checksum", nil, true},
+			"range":           {svc, "X-Penstock-Rdma-Checksum", aws.String("bytes=1-1000000"), true},
+			"object's":        {svc, "X-Amz-Checksum-Crc32", nil, true},
+			"nobody asked":    {lax, "X-Penstock-Rdma-Checksum", nil, path == client.PathTCP},
+			"nobody compares": {lax, "X-Amz-Checksum-Crc32", nil, false},
+		} {
 			p.set(func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
 				rewritten(forward, w, r, func(h http.Header) {
-					if v := h.Get(header); v != "" {
-						h.Set(header, v[:len(v)-3]+"A==") // another value, of the same length
+					if v := h.Get(c.header); v != "" {
+						h.Set(c.header, v[:len(v)-4]+"AAA=") // another value, of the same length
+					}
+					if c.header == "X-Amz-Checksum-Crc32" { // a server that does not say what it moved
+						h.Del("X-Penstock-Rdma-Checksum")
 					}
 				})
 			})
-			get := &s3.GetObjectInput{Bucket: aws.String("bkt"), Key: aws.String("k")}
-			if ranged {
-				get.Range = aws.String("bytes=1-1000000")
-			}
-			fails := !ranged || path == client.PathTCP // on shm the server compared this very memory
-			out, err := svc.GetObject(t.Context(), get)
+			get := &s3.GetObjectInput{Bucket: aws.String("bkt"), Key: aws.String("k"), Range: c.span}
+			out, err := c.svc.GetObject(t.Context(), get)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := io.ReadAll(out.Body); errors.Is(err, client.ErrChecksum) != fails {
-				t.Errorf("%s %s: read: %v", path, header, err)
+			if _, err := io.ReadAll(out.Body); errors.Is(err, client.ErrChecksum) != c.fails {
+				t.Errorf("%s %s: read: %v", path, name, err)
 			}
-			if out, err = svc.GetObject(t.Context(), get); err != nil {
+			if out, err = c.svc.GetObject(t.Context(), get); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := io.Copy(struct{ io.Writer }{io.Discard}, out.Body); errors.Is(err, client.ErrChecksum) != fails {
-				t.Errorf("%s %s: write to: %v", path, header, err)
+			if _, err := io.Copy(struct{ io.Writer }{io.Discard}, out.Body); errors.Is(err, client.ErrChecksum) != c.fails {
+				t.Errorf("%s %s: write to: %v", path, name, err)
 			}
-			_, err = svc.GetObject(awsrdma.WithBuffer(t.Context(), r.All()), get)
-			if errors.Is(err, client.ErrChecksum) != fails {
-				t.Errorf("%s %s: window: %v", path, header, err)
+			_, err = c.svc.GetObject(awsrdma.WithBuffer(t.Context(), r.All()), get)
+			if errors.Is(err, client.ErrChecksum) != c.fails {
+				t.Errorf("%s %s: window: %v", path, name, err)
 			}
 		}
 		p.set(nil)

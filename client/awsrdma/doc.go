@@ -29,8 +29,9 @@
 //
 // Checksums. An upload carries the checksum that the SDK would have computed, of the payload, in a
 // header; one that the caller set is kept. What the server finds to differ is refused and not stored. Of a
-// GET with checksum mode ENABLED the bytes are compared while they are copied to the caller, as the SDK
-// does; over tcp they are compared with the server's CRC64NVME in any case.
+// GET with checksum mode ENABLED, the default of a loaded configuration, the bytes are compared while they
+// are copied to the caller, in the place of the SDK's own comparison: with the CRC64NVME that the server
+// sends of what it moved, also of ranges. Over tcp they are compared in any case.
 //
 // Memory. Regions come from a bounded pool. A response body owns its region until it was read to the
 // end, closed, or found unreachable. WithBuffer puts a window of the caller in the place of the pool: a

@@ -71,19 +71,24 @@ type sum struct {
 	algorithm, want string
 }
 
-// sumOf picks what a moved GET is compared with: a checksum of exactly these bytes that the caller asked
-// for, or else, over a network, the server's own. nil: nothing to compare with.
+// sumOf picks what a moved GET is compared with: the server's CRC64NVME of exactly these bytes when the
+// caller asked for a checksum, or when they came over a network; without one, the object's checksum that
+// the SDK would take. CRC64NVME is the fastest to compute, and there is one for ranges too. nil: nothing
+// to compare with, or no need.
 func sumOf(asked http.Header, answer http.Header, fabric string) *sum {
-	if strings.EqualFold(asked.Get(headerMode), "ENABLED") && answer.Get(headerType) != compositeTypeText {
-		for _, a := range algorithms {
-			want := answer.Get(checksumHeader(a))
-			if want != "" && !strings.Contains(want, "-") { // "-N" marks a checksum of checksums
-				return &sum{newHash(a), a, want}
-			}
-		}
-	}
-	if want, ok := strings.CutPrefix(answer.Get(headerMoved), ownAlgorithm+" "); ok && fabric != client.PathSHM {
+	enabled := strings.EqualFold(asked.Get(headerMode), "ENABLED")
+	want, ok := strings.CutPrefix(answer.Get(headerMoved), ownAlgorithm+" ")
+	switch {
+	case ok && (enabled || fabric != client.PathSHM): // on shm the server compared this very memory
 		return &sum{newHash(ownAlgorithm), ownAlgorithm, want}
+	case !enabled, answer.Get(headerType) == compositeTypeText:
+		return nil
+	}
+	for _, a := range algorithms {
+		want := answer.Get(checksumHeader(a))
+		if want != "" && !strings.Contains(want, "-") { // "-N" marks a checksum of checksums
+			return &sum{newHash(a), a, want}
+		}
 	}
 	return nil
 }

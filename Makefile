@@ -65,6 +65,7 @@ conformance: build ## the S3 tests of Ceph against a fresh node; S3TESTS=path of
 .PHONY: e2e
 e2e: build ## S3 clients of others against a node, newest versions; PINNED=1: recorded ones, RECORD=1 records, E2E=flags
 	$(GO) run ./test/clients $(if $(PINNED),-pinned) $(if $(RECORD),-record) $(E2E)
+
 .PHONY: bench-hostile
 bench-hostile: ## transfers beside 10,000 idle, slow and endless connections: memory and throughput within bounds
 	PENSTOCK_SIEGE=1 $(GO) test -count=1 -timeout 60m -v -run 'TestSiege' ./test/hostile

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,8 +28,9 @@ import (
 
 // gate holds back writes to the engines of a node while it is shut: engines that are slow.
 type gate struct {
-	mu   sync.Mutex
-	shut chan struct{} // nil: open
+	mu     sync.Mutex
+	shut   chan struct{} // nil: open
+	panics atomic.Bool   // who passes panics
 }
 
 // close shuts the gate until the returned function is called.
@@ -51,6 +53,9 @@ func (g *gate) pass() {
 	g.mu.Unlock()
 	if shut != nil {
 		<-shut
+	}
+	if g.panics.Load() {
+		panic("engine")
 	}
 }
 
@@ -253,5 +258,30 @@ func TestLongAnswersWithoutAPeer(t *testing.T) {
 				t.Errorf("%v %s: committed for nobody (%d)", interval, name, got.status)
 			}
 		}
+	}
+}
+
+// TestLongAnswerPanics: a panic of the operation is 500 before the answer has begun, and a cut connection after it.
+func TestLongAnswerPanics(t *testing.T) {
+	var log syncBuffer
+	n := newNode(t, keepAlive(20*time.Millisecond), func(o *tweakOptions) { o.Log = debugLogger(&log) })
+	makeBucket(t, n.root(), "long")
+	sendPut(n, "/long/src", randomBytes(300_000), nil)
+	r := n.longRequests("")["CopyObject"]
+	n.gate.panics.Store(true)
+	wantError(t, n.send(r), 500, "InternalError")
+	open := n.gate.close()
+	conn, resp, _ := n.begin(r, 44)
+	open()
+	if rest, err := io.ReadAll(resp.Body); err == nil {
+		t.Errorf("the answer ends well: %q", rest)
+	}
+	_ = conn.Close()
+	n.gate.panics.Store(false)
+	if got := n.send(r); got.status != 200 {
+		t.Errorf("afterwards: %d %s", got.status, got.body)
+	}
+	if !strings.Contains(log.String(), "gatedChunks") {
+		t.Error("the log does not name the place of the panic")
 	}
 }

@@ -49,7 +49,7 @@ func (s *Store) copyPayload(ctx context.Context, o *Object, c copied) (*written,
 	return w, digest, nil
 }
 
-func (s *Store) copyBytes(ctx context.Context, o *Object, hash io.Writer) (*written, error) {
+func (s *Store) copyBytes(ctx context.Context, o *Object, hash io.Writer) (w *written, err error) {
 	if o.Len == 0 {
 		return &written{}, nil
 	}
@@ -63,6 +63,11 @@ func (s *Store) copyBytes(ctx context.Context, o *Object, hash io.Writer) (*writ
 	defer buffers.Close()
 	pipe := arena.NewPipe(buffers, o.Len)
 	var reader sync.WaitGroup
+	defer func() { // also when an engine panics
+		pipe.Close(err)
+		reader.Wait()
+		pipe.Close(err) // what was delivered in between
+	}()
 	reader.Go(func() {
 		if err := o.Read(ctx, 0, o.Len, pipe); err != nil {
 			pipe.Close(err)
@@ -70,11 +75,7 @@ func (s *Store) copyBytes(ctx context.Context, o *Object, hash io.Writer) (*writ
 		}
 		_ = pipe.Done(ctx) // its error reaches the writer
 	})
-	w, err := s.writePayload(ctx, hashed{pipe, hash})
-	pipe.Close(err)
-	reader.Wait()
-	pipe.Close(err) // what was delivered in between
-	return w, err
+	return s.writePayload(ctx, hashed{pipe, hash})
 }
 
 // hashed is a Source whose bytes pass a hash.

@@ -141,6 +141,10 @@ func everyMethod(ctx context.Context) map[string]method {
 			_, err := f.Stat(ctx, store.OpenRequest{Bucket: bucket, Key: "done", Part: 3})
 			return err
 		},
+		"attributes": func(f *fixture, _ string) error {
+			_, err := f.Attributes(ctx, store.AttributesRequest{Bucket: bucket, Key: "done", Limit: 9})
+			return err
+		},
 		"delete": func(f *fixture, _ string) error { return f.direct.Delete(ctx, "large") },
 		"copy":   func(f *fixture, _ string) error { _, err := f.direct.Copy(ctx, "done", "large"); return err },
 		"list":   func(f *fixture, _ string) error { _, err := f.direct.List(ctx, model.List{Limit: 9}); return err },

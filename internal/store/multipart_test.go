@@ -403,6 +403,43 @@ func TestCopyRefused(t *testing.T) {
 	}
 }
 
+// TestBeforeCommit: the last question before a copy is committed is asked after all bytes were written; its error
+// stores nothing.
+func TestBeforeCommit(t *testing.T) {
+	f := newFixture(t)
+	f.put(t, "source", pattern(3*chunkBytes, 1))
+	id, err := f.direct.Create(t.Context(), "parts", "")
+	check(t, err)
+	for _, want := range []error{errTest, nil} {
+		chunks := f.chunkCount(t)
+		asked := 0
+		before := func() error {
+			if asked++; f.chunkCount(t) != chunks+3 {
+				t.Errorf("asked with %d chunks, %d before the copy", f.chunkCount(t), chunks)
+			}
+			return want
+		}
+		_, err := f.Copy(t.Context(), store.CopyRequest{
+			SourceBucket: bucket, SourceKey: "source", Bucket: bucket, Key: "copy", BeforeCommit: before,
+		})
+		wantError(t, err, want)
+		if got := f.get(t, "copy"); (got != nil) != (want == nil) {
+			t.Errorf("%v: a copy of %d bytes", want, len(got))
+		}
+		chunks = f.chunkCount(t)
+		_, err = f.CopyPart(t.Context(), store.CopyPartRequest{
+			SourceBucket: bucket, SourceKey: "source", Len: -1, Bucket: bucket, Key: "parts", UploadID: id, Number: 1,
+			BeforeCommit: before,
+		})
+		wantError(t, err, want)
+		page, err := f.ListParts(t.Context(), store.PartListRequest{Bucket: bucket, Key: "parts", UploadID: id, Limit: 9})
+		check(t, err)
+		if (len(page.Parts) == 1) != (want == nil) || asked != 2 {
+			t.Errorf("%v: %d parts, asked %d times", want, len(page.Parts), asked)
+		}
+	}
+}
+
 type brokenHash struct{}
 
 func (brokenHash) Write([]byte) (int, error) { return 0, errTest }

@@ -43,7 +43,8 @@ func (a *announcement) stale(now time.Time) bool {
 }
 
 // Alloc allocates n bytes as a sealed memfd, all of it populated, so that a node on this host can
-// map it. The memory is zero. The caller closes the Region.
+// map it. The memory is zero. The caller closes the Region. A multiple of 2 MiB takes huge pages of the
+// machine's pool (vm.nr_hugepages) when enough are free.
 func (c *Client) Alloc(n int64) (*Region, error) {
 	if n <= 0 || n > MaxRegionBytes {
 		return nil, fmt.Errorf("%w: region of %d bytes", ErrWindow, n)

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugePage is the size from which huge pages are asked for.
+// hugePage is the size of the huge pages that are asked for: what x86-64 and arm64 with 4 KiB pages have
+// beside the small ones.
 const hugePage = 2 << 20
 
 // Memory is memory that can be announced on a session: what NewMemory returns as a memfd, what
@@ -26,12 +27,22 @@ type Memory struct {
 }
 
 // NewMemory allocates size bytes as a populated memfd that is sealed against changes of its size. Its
-// pages belong to this process; they are zero.
+// pages belong to this process; they are zero. A multiple of 2 MiB takes huge pages of the machine's pool
+// (vm.nr_hugepages) when it has enough free ones; otherwise transparent huge pages are asked for.
 func NewMemory(size int) (*Memory, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("%w: size %d", ErrMemory, size)
 	}
-	file, err := unix.MemfdCreate("penstock-region", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if size%hugePage == 0 {
+		if m, err := allocate(size, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB); err == nil {
+			return m, nil
+		}
+	}
+	return allocate(size, 0)
+}
+
+func allocate(size, flags int) (*Memory, error) {
+	file, err := unix.MemfdCreate("penstock-region", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 	if err != nil {
 		return nil, fmt.Errorf("target: create memfd: %w", err)
 	}
@@ -56,7 +67,7 @@ func mapSealed(file, size int) ([]byte, error) {
 		return nil, err
 	}
 	if size >= hugePage {
-		_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // a wish: the kernel may have no huge pages
+		_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // a wish: see shmem_enabled; pages of the pool are huge anyhow
 	}
 	if err := populate(b); err != nil {
 		_ = unix.Munmap(b)

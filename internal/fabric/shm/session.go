@@ -281,7 +281,8 @@ func (s *session) mapRegion(h frame.Header, file int) frame.Status {
 // checkFile tells whether the descriptor is memory that stays where it is: a regular file with
 // seals (only a memfd has the shrink seal), of exactly this size, with a page behind every byte. The
 // client can still punch holes later; a touch then allocates a zero page, which stays within what
-// the ledger lets the principal map.
+// the ledger lets the principal map. A memfd of huge pages keeps the same rules: its size is a multiple of
+// its page, and its blocks count what is allocated.
 func checkFile(file int, size int64) frame.Status {
 	if file < 0 {
 		return frame.StatusKind

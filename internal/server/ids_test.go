@@ -1,13 +1,20 @@
 package server_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
+	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/penstock-store/penstock/client"
 )
 
 // talk sends bytes over a fresh connection and returns all that comes back.
@@ -49,6 +56,77 @@ func TestAdminAnswersHaveARequestID(t *testing.T) {
 		seen[m[1]] = true
 		if c.status == "400" && !strings.Contains(got, fmt.Sprintf("(request %s)", m[1])) {
 			t.Errorf("%.60q: the text does not name the request: %q", c.request, got)
+		}
+	}
+}
+
+// syncBuffer collects a log.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// TestSessionLinesNameTheRequestThatOpenedThem: of both fabrics, at the begin and at the end; the access
+// log has the same ids.
+func TestSessionLinesNameTheRequestThatOpenedThem(t *testing.T) {
+	var log syncBuffer
+	c := configFor(t, t.TempDir())
+	c.HTTP.AccessLog = filepath.Join(t.TempDir(), "access.log")
+	r := start(t, c, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	if status, body := r.do("PUT", "/bucket", nil); status != 200 {
+		t.Fatalf("%d %s", status, body)
+	}
+	for _, f := range []client.Fabric{client.SHM, client.TCP} {
+		c, err := client.New(client.Config{
+			Endpoint: "http://" + r.s.Addr().String(), Fabric: f,
+			Credentials: client.Credentials{AccessKey: r.key.ID, SecretKey: string(r.key.Secret)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		region, err := c.Alloc(100_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.PutFrom(t.Context(), region.All(), "bucket", "k", client.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(region.Close(), c.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	opened := map[any]bool{}
+	for _, line := range readLines(t, c.HTTP.AccessLog) {
+		if line["operation"] == "Control" && line["method"] == "POST" {
+			opened[line["request_id"]] = true
+		}
+	}
+	for _, message := range []string{
+		`"session open"`, `"session closed"`, `"data connection open"`, `"data connection closed"`,
+	} {
+		lines := regexp.MustCompile(`msg=`+message+`.* request_id=([0-9A-F]+)`).FindAllStringSubmatch(log.text(), -1)
+		if len(lines) == 0 {
+			t.Errorf("no line %s with an id in\n%s", message, log.text())
+		}
+		for _, l := range lines {
+			if !opened[l[1]] {
+				t.Errorf("%s names %s, which opened no session", message, l[1])
+			}
 		}
 	}
 }

@@ -50,10 +50,11 @@ func listingKeys(t testing.TB) int {
 
 // TestListingRate lists a bucket of many keys: the first page after a restart, all pages by the store
 // alone, and all pages over HTTP. The keys are records as PutObject writes them. Oracle: the number and
-// the order of the keys; with a full million also the bounds.
+// the order of the keys; with PENSTOCK_LISTING_KEYS also the bounds. Of payloads of 1 KiB to 16 KiB, which
+// lie behind their record, a page reads every byte: their rate is reported, and only the first page judged.
 func TestListingRate(t *testing.T) {
 	total := listingKeys(t)
-	for _, body := range []int{0, 100, 4096} {
+	for _, body := range []int{0, 100, 100 << 10, 4096} {
 		t.Run(fmt.Sprintf("%d bytes", body), func(t *testing.T) {
 			if body == 4096 && total > million/4 {
 				total = million / 4 // 1 GB of payload beside the records
@@ -89,7 +90,11 @@ func listing(t *testing.T, total, body int) {
 			}
 			return len(page.Objects), page.Last
 		})
-		judge(t, "store", total, w, keysPerSecond)
+		bound := float64(keysPerSecond)
+		if body == 4096 {
+			bound = 0
+		}
+		judge(t, "store", total, w, bound)
 	})
 	r = start(t, c, nil)
 	w := pages(t, total, func(token string) (int, string) {
@@ -260,7 +265,11 @@ func fillBucket(t *testing.T, e kv.Engine, s *store.Store, total, body int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	perTxn := min(5000, kv.MaxTxnBytes/2/(body+200))
+	inline := body
+	if body > store.DefaultInlineBytes {
+		inline = 0
+	}
+	perTxn := min(2000, kv.MaxTxnBytes/2/(inline+200))
 	for next := 1; next < total; {
 		err := e.Txn(ctx, func(tx kv.Tx) error {
 			b, err := meta.GetBucket(ctx, tx, "bucket")

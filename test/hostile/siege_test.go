@@ -274,7 +274,8 @@ func (b *besieged) sieges() []siege {
 		{Name: "endless aws-chunk extensions", HoldsHTTP: true, Count: many(500), Rate: 20, Pause: time.Second,
 			Drip: repeated("e", 64), Opening: [][]byte{append(chunked(stream, aws...), "ff\r\n5;e="...)}},
 		{Name: "endless trailers", HoldsHTTP: true, Count: many(500), Rate: 20, Pause: time.Second,
-			Drip: repeated("a: b\r\n", 96), Opening: [][]byte{append(chunked("", "X-Amz-Decoded-Content-Length", "0"), "0\r\n"...)}},
+			Drip:    repeated("a: b\r\n", 96),
+			Opening: [][]byte{append(chunked("", "X-Amz-Decoded-Content-Length", "0"), "0\r\n"...)}},
 		{Name: "pipelined garbage", Count: many(500), Rate: 50, Opening: [][]byte{
 			slices.Concat(b.signed(request{method: "GET", path: "/"}), repeated("\x00\xffGARBAGE", 4096))}},
 		{Name: "answers that nobody reads", HoldsHTTP: true, Count: many(200), Rate: 20, Opening: [][]byte{get},

@@ -81,6 +81,8 @@ func (l *lease) lend(c *Client, w Window, method string) (*Loan, error) {
 	g, err := l.at.Grant(w.Offset, w.Bytes, direction)
 	if errors.Is(err, target.ErrSpent) {
 		l.session.forget() // the next attempt opens another
+	}
+	if errors.Is(err, target.ErrSpent) || errors.Is(err, target.ErrClosed) { // by another's fence, a moment ago
 		return nil, &DeclinedError{Reason: ReasonNoSession, Cause: err}
 	}
 	if err != nil {
@@ -184,6 +186,9 @@ func (l *Loan) end(resp *http.Response, err error) error {
 		err = errors.New("another copy of it arrived before")
 	case resp != nil && endErr == nil:
 		return nil
+	case resp != nil && (resp.StatusCode > 299 || l.session.over()):
+		// The session ended under the request, by another's fence perhaps. The answer says no more than that.
+		err = endErr
 	case resp != nil:
 		// Answered while the transfer was still under way: the answer was not true.
 		return l.client.quarantine(l.window.Region, l.session, fmt.Errorf(

@@ -1,6 +1,7 @@
 package awsrdma
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -27,8 +28,16 @@ type body struct {
 	err    error // final
 }
 
+// smallBody is the payload length up to which a body has a copy of its own: a body that nobody closes then
+// holds no region, which is many times as long.
+const smallBody = 64 << 10
+
 // newBody reads from a region of the pool.
 func newBody(l *lent, n int64, s *sum) *body {
+	if n <= smallBody {
+		defer l.giveBack()
+		return &body{mem: bytes.Clone(l.region.Bytes()[:n]), sum: s}
+	}
 	b := &body{mem: l.region.Bytes()[:n:n], sum: s, lent: l}
 	b.cleanup = runtime.AddCleanup(b, func(l *lent) {
 		go l.giveBack() // it may have to wait for the node, which a cleanup must not

@@ -45,7 +45,7 @@
 //     SDK's logs do not show it.
 //  4. What went over HTTP says why: Result.Reason. With Options.Strict it is an error instead.
 //
-// Lock order: none; no lock is held while another one is taken.
+// Lock order: body.reading, then body.mu, then pool.mu.
 //
 // What it does not do: directory buckets, payload encryption (the tcp fabric is plain beside an HTTPS
 // endpoint; client.Config.Fabric = client.SHM rules it out), payload of unknown length, SHA-512 and xxHash.

@@ -12,6 +12,8 @@ import (
 	"github.com/aws/smithy-go/logging"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/penstock-store/penstock/client"
 )
 
 // Enable is an option of s3.New, s3.NewFromConfig and of single operations: payloads of PutObject,
@@ -113,24 +115,31 @@ func (m *startStep) HandleFinalize(
 		return out, md, fmt.Errorf("awsrdma: request of type %T", in.Request)
 	}
 	op := &operation{session: m.session, put: m.name != "GetObject"}
-	op.result = Result{Operation: m.name, Path: "http", Bytes: -1}
-	if op.buffer, err = bufferOf(ctx); err != nil {
-		return out, md, err
-	}
-	defer op.buffer.release()
-	defer op.release()
-	if op.put {
-		if in.Request, err = op.stage(ctx, req, m.sums); err != nil {
-			return out, md, err
-		}
-	}
-	out, md, err = next.HandleFinalize(middleware.WithStackValue(ctx, operationKey{}, op), in)
+	op.result = Result{Operation: m.name, Path: client.PathHTTP, Bytes: -1}
+	out, md, err = m.run(ctx, op, req, next)
 	if err == nil {
 		md.Set(resultKey{}, op.result)
 	}
 	op.result.Err = err
 	m.session.record(ctx, op.result, op.put)
 	return out, md, err
+}
+
+func (m *startStep) run(
+	ctx context.Context, op *operation, req *smithyhttp.Request, next middleware.FinalizeHandler,
+) (out middleware.FinalizeOutput, md middleware.Metadata, err error) {
+	if op.buffer, err = bufferOf(ctx); err != nil {
+		return out, md, err
+	}
+	defer op.buffer.release()
+	defer op.release()
+	if op.put {
+		if req, err = op.stage(ctx, req, m.sums); err != nil {
+			return out, md, err
+		}
+	}
+	ctx = middleware.WithStackValue(ctx, operationKey{}, op)
+	return next.HandleFinalize(ctx, middleware.FinalizeInput{Request: req})
 }
 
 // attemptStep runs for each attempt, before the request's endpoint, checksum and signature are made.

@@ -52,9 +52,8 @@ func (op *operation) attemptGet(
 		op.result.Reason = ReasonSmall
 		return op.getByHTTP(ctx, req, next)
 	}
-	// Again with a longer window once, and once with another session after the node has lost one.
-	var grown, reopened bool
-	for {
+	grown := false
+	for reopened := 0; ; {
 		t, err := op.getTry(ctx, size)
 		var out middleware.FinalizeOutput
 		var md middleware.Metadata
@@ -77,8 +76,8 @@ func (op *operation) attemptGet(
 		case d.Reason == ReasonTooLarge && need > size && need <= op.session.options.MaxBytes && !grown:
 			grown, size = true, need
 			continue
-		case d.Reason == client.ReasonNoSession && t.settled && !reopened:
-			reopened = true
+		case d.Reason == client.ReasonNoSession && reopened < maxReopened:
+			reopened++
 			continue
 		}
 		if err := op.refuse(d); err != nil {

@@ -80,6 +80,10 @@ func tryOf(ctx context.Context) *try {
 // errNotMoved ends a request whose payload did not move: the attempt goes on without a token.
 var errNotMoved = errors.New("awsrdma: declined")
 
+// maxReopened bounds how often an attempt goes on with another session, after the node has lost one or
+// another operation's fence has ended it: beyond that there is a reason that HTTP does not share.
+const maxReopened = 3
+
 // noBody is the body of a request with a token. Its length counts as unknown, so that the transport does
 // not take the request for one that it may replay on another connection.
 type noBody struct{}

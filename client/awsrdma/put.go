@@ -181,9 +181,7 @@ func readPayload(mem []byte, req *smithyhttp.Request, h hash.Hash) error {
 func (op *operation) attemptPut(
 	ctx context.Context, req *smithyhttp.Request, next middleware.FinalizeHandler,
 ) (middleware.FinalizeOutput, middleware.Metadata, error) {
-	// A session that the node has lost is opened anew, once.
-	for again := op.window.Region != nil; again; {
-		again = false
+	for reopened := 0; op.window.Region != nil; {
 		t := &try{op: op, window: op.window}
 		out, md, err := t.exchange(ctx, op.summed(req.Clone()), next)
 		if err == nil && t.result.Moved {
@@ -194,13 +192,14 @@ func (op *operation) attemptPut(
 		if d == nil {
 			return out, md, err
 		}
-		if d.Reason == client.ReasonNoSession && t.settled && op.result.Tokens == 1 {
-			again = true
+		if d.Reason == client.ReasonNoSession && reopened < maxReopened {
+			reopened++
 			continue
 		}
 		if err := op.refuse(d); err != nil {
 			return out, md, err
 		}
+		break
 	}
 	if op.asked { // which spares the SDK a pass over the payload
 		req = op.summed(req)

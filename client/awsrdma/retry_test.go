@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
@@ -24,6 +25,7 @@ import (
 func quick(o *s3.Options) {
 	o.Retryer = retry.NewStandard(func(r *retry.StandardOptions) {
 		r.MaxAttempts = 4
+		r.RateLimiter = ratelimit.None
 		r.Backoff = retry.BackoffDelayerFunc(func(int, error) (time.Duration, error) { return time.Millisecond, nil })
 	})
 }
@@ -138,6 +140,55 @@ func TestCancelInFlight(t *testing.T) {
 			t.Fatal(err)
 		}
 		same(t, path+" after the fences", readAll(t, out.Body), want)
+	}
+}
+
+// Who is cancelled costs the others a session, but no operation: whatever they were doing is repeated.
+func TestCancelLeavesOthersAlone(t *testing.T) {
+	n := startNode(t)
+	for _, path := range fabrics {
+		s := n.session(path, awsrdma.Options{Strict: true, PoolWait: time.Minute})
+		svc := s3.New(n.options(n.endpoint), awsrdma.Enable(s), quick, func(o *s3.Options) { o.RetryMaxAttempts = 50 })
+		want := randomBytes(3, 6<<20)
+		put := func(ctx context.Context, key string) error {
+			_, err := svc.PutObject(ctx, &s3.PutObjectInput{
+				Bucket: aws.String("bkt"), Key: aws.String(key), Body: bytes.NewReader(want),
+			})
+			return err
+		}
+		if err := put(t.Context(), path); err != nil {
+			t.Fatal(err)
+		}
+		errs := make(chan error, 4)
+		for i := range 4 {
+			go func() {
+				errs <- func() error {
+					for range 8 {
+						if err := put(t.Context(), path+string(rune('a'+i))); err != nil {
+							return err
+						}
+						out, err := svc.GetObject(t.Context(), &s3.GetObjectInput{Bucket: aws.String("bkt"), Key: aws.String(path)})
+						if err != nil {
+							return err
+						}
+						if got, err := io.ReadAll(out.Body); err != nil || !bytes.Equal(got, want) {
+							return errors.Join(err, errors.New("other bytes"))
+						}
+					}
+					return nil
+				}()
+			}()
+		}
+		for i := range 10 { // each ends the session of all
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i+1)*500*time.Microsecond)
+			_ = put(ctx, "cancelled")
+			cancel()
+		}
+		for range 4 {
+			if err := <-errs; err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/md5"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/xml"
 	"fmt"
@@ -533,5 +534,87 @@ func TestCopySemantics(t *testing.T) {
 	got := send("/sem/m?partNumber=1&uploadId="+upload, "X-Amz-Copy-Source-Range", "bytes=2-4")
 	if d := parse(t, got); d.ETag != etagOf([]byte("ylo")) {
 		t.Errorf("range: %s", got.body)
+	}
+}
+
+// TestS3_14_OverHTTP: x-amz-sdk-checksum-algorithm without a value is a hint, x-amz-checksum-algorithm on a PUT no value.
+func TestS3_14_OverHTTP(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "hint")
+	for _, name := range []string{"X-Amz-Sdk-Checksum-Algorithm", "X-Amz-Checksum-Algorithm"} {
+		for _, a := range []string{"CRC32", "SHA256", "XXHASH3"} {
+			if got := sendPut(n, "/hint/k", []byte(a), map[string]string{name: a}); got.status != 200 {
+				t.Errorf("%s %s: %d %s", name, a, got.status, got.body)
+			}
+		}
+	}
+	wantError(t, sendPut(n, "/hint/x", []byte("x"), map[string]string{"X-Amz-Sdk-Checksum-Algorithm": "CRC32",
+		"X-Amz-Checksum-Sha1": "AAAAAAAAAAAAAAAAAAAAAAAAAAA="}), 400, "InvalidRequest")
+	n.missing("/hint/x")
+}
+
+func (n *node) missing(path string) {
+	n.t.Helper()
+	if got := n.send(request{method: "HEAD", path: path}); got.status != 404 {
+		n.t.Errorf("%s is there", path)
+	}
+}
+
+// TestS3_16_OverHTTP, and 17: digests that are none, and digests of other bytes, store nothing.
+func TestS3_16_OverHTTP(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "digests")
+	for _, p := range [][]byte{[]byte("small"), randomBytes(200_000)} {
+		sum, other := md5.Sum(p), md5.Sum(p[1:])
+		for _, c := range []struct{ md5, code string }{
+			{"not base64!", "InvalidDigest"}, {b64(sum[:15]), "InvalidDigest"}, {"", "InvalidDigest"}, {b64(other[:]), "BadDigest"},
+		} {
+			wantError(t, sendPut(n, "/digests/k", p, map[string]string{"Content-Md5": c.md5}), 400, c.code)
+		}
+		n.missing("/digests/k")
+		put := request{method: "PUT", path: "/digests/k", body: bytes.NewReader(p), length: int64(len(p))}
+		put.hash = sha256Hex(p[1:])
+		wantError(t, n.send(put), 400, "XAmzContentSHA256Mismatch") // TestS3_17
+		n.missing("/digests/k")
+		put.hash, put.body = sha256Hex(p), bytes.NewReader(p)
+		put.header = map[string]string{"Content-Md5": b64(sum[:])}
+		if got := n.send(put); got.status != 200 {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		n.send(request{method: "DELETE", path: "/digests/k"})
+	}
+}
+
+func sha256Hex(p []byte) string {
+	sum := sha256.Sum256(p)
+	return hex.EncodeToString(sum[:])
+}
+
+// TestS3_37_Copies: sources with odd keys, in the forms in which clients write them.
+func TestS3_37_Copies(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "odd")
+	for key, sources := range map[string][]string{
+		"a b":           {"odd/a%20b", "/odd/a%20b", "%2Fodd%2Fa%20b", "odd/a b"},
+		"a+b%2B":        {"odd/a%2Bb%252B", "/odd/a%2Bb%252B"},
+		"/lead":         {"odd//lead", "/odd//lead", "odd/%2Flead"},
+		"dir/":          {"odd/dir/", "odd/dir%2F"},
+		"what?x=y":      {"odd/what%3Fx%3Dy", "odd/what%3Fx%3Dy?versionId=null"},
+		"ü/日本":          {"odd/%C3%BC/%E6%97%A5%E6%9C%AC", "odd/%c3%bc%2F%e6%97%a5%e6%9c%ac"},
+		"a&b<c>\"d'e#f": {"odd/a%26b%3Cc%3E%22d%27e%23f"},
+	} {
+		path := "/odd/" + strings.ReplaceAll(url.PathEscape(key), "%2F", "/")
+		if got := sendPut(n, path, []byte(key), nil); got.status != 200 {
+			t.Fatalf("%s: %d %s", path, got.status, got.body)
+		}
+		for _, source := range sources {
+			got := n.send(request{method: "PUT", path: "/odd/copy", header: map[string]string{"X-Amz-Copy-Source": source}})
+			if got.status != 200 {
+				t.Errorf("%q as %s: %d %s", key, source, got.status, got.body)
+			}
+			if back := n.send(request{method: "GET", path: "/odd/copy"}); string(back.body) != key {
+				t.Errorf("%q as %s: copied %q", key, source, back.body)
+			}
+		}
 	}
 }

@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"internal/accesslog":  {},
 	"internal/arena":      {},
 	"internal/token":      {},
-	"internal/frame":      {},
+	"internal/frame":      {"internal/token"},
 	"internal/checksum":   {},
 	"internal/requestid":  {},
 	"internal/fabric":     {"internal/arena", "internal/token"},

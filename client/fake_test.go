@@ -21,6 +21,7 @@ import (
 	"github.com/penstock-store/penstock/client/target"
 	"github.com/penstock-store/penstock/internal/checksum"
 	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/internal/token"
 )
 
 func TestMain(m *testing.M) {
@@ -272,7 +273,7 @@ func (n *fakeNode) control(w http.ResponseWriter, r *http.Request) {
 		writeError(w, n.offerStatus, "AccessDenied")
 		return
 	}
-	body, _ := frame.SessionReply{Fabric: n.fabric, Secret: new([32]byte)}.Encode()
+	body, _ := frame.SessionReply{Fabric: n.fabric, Secret: token.NewSecret()}.Encode()
 	_, _ = w.Write(body)
 }
 

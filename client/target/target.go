@@ -56,7 +56,7 @@ const handshakeWait = 5 * time.Second
 // Dial opens the data connections of an offered session. The context bounds the handshake only.
 // Errors: ErrRefused, network errors.
 func Dial(ctx context.Context, offer frame.SessionReply, o Options) (*Conn, error) {
-	if offer.Secret == nil {
+	if offer.Secret.IsZero() {
 		return nil, fmt.Errorf("%w: offer without a secret", ErrRefused)
 	}
 	want := 1
@@ -96,7 +96,7 @@ func (c *Conn) join(ctx context.Context, offer frame.SessionReply, index uint32)
 	deadline, _ := ctx.Deadline()
 	_ = conn.SetDeadline(deadline)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	ready, err := frame.Connect(conn, offer.Session, *offer.Secret, index)
+	ready, err := frame.Connect(conn, offer.Session, offer.Secret.Reveal(), index)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}

@@ -58,7 +58,7 @@ func dial(t *testing.T, fabric string) (*server, *target.Conn) {
 		accepted <- conn
 	}()
 	c, err := target.Dial(t.Context(), frame.SessionReply{
-		Session: [16]byte{7}, Secret: &secret, Fabric: fabric, Network: network, Address: l.Addr().String(),
+		Session: [16]byte{7}, Secret: token.SecretFrom(secret), Fabric: fabric, Network: network, Address: l.Addr().String(),
 	}, target.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -459,8 +459,8 @@ func TestDialRefused(t *testing.T) {
 	secret := [32]byte{1}
 	for name, offer := range map[string]frame.SessionReply{
 		"no secret":     {Fabric: "tcp", Network: "tcp", Address: "127.0.0.1:1"},
-		"wrong network": {Secret: &secret, Fabric: "shm", Network: "tcp", Address: "127.0.0.1:1"},
-		"no fabric":     {Secret: &secret, Network: "tcp", Address: "127.0.0.1:1"},
+		"wrong network": {Secret: token.SecretFrom(secret), Fabric: "shm", Network: "tcp", Address: "127.0.0.1:1"},
+		"no fabric":     {Secret: token.SecretFrom(secret), Network: "tcp", Address: "127.0.0.1:1"},
 	} {
 		if _, err := target.Dial(t.Context(), offer, target.Options{}); !errors.Is(err, target.ErrRefused) {
 			t.Errorf("%s: %v", name, err)
@@ -474,7 +474,7 @@ func TestDialRefused(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = target.Dial(ctx, frame.SessionReply{ // the server accepts and says nothing
-		Secret: &secret, Fabric: "tcp", Network: "tcp", Address: l.Addr().String(),
+		Secret: token.SecretFrom(secret), Fabric: "tcp", Network: "tcp", Address: l.Addr().String(),
 	}, target.Options{})
 	if err == nil {
 		t.Error("dialled a server that does not answer")

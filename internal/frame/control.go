@@ -8,6 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"time"
+
+	"github.com/penstock-store/penstock/internal/token"
 )
 
 // Paths of the control plane. Requests are signed like any S3 request, with service s3.
@@ -58,11 +60,11 @@ type SessionRequest struct {
 	Fabric string `json:"fabric"`
 }
 
-// SessionReply answers POST SessionsPath. It prints and marshals redacted, unless it sits in an unexported
-// field, where fmt calls no methods: do not keep it there. Encode gives the body.
+// SessionReply answers POST SessionsPath. It prints and marshals redacted. In an unexported field, where fmt
+// calls no methods, its session shows, but not its secret. Encode gives the body.
 type SessionReply struct {
 	Session [SessionBytes]byte
-	Secret  *[32]byte // proves the data connections
+	Secret  token.Secret // proves the data connections
 	Fabric  string
 	Network string // "unix" or "tcp"
 	Address string
@@ -80,11 +82,12 @@ type sessionReplyJSON struct {
 
 // Encode returns the JSON body with the secret in it.
 func (r SessionReply) Encode() ([]byte, error) {
-	if r.Secret == nil {
+	if r.Secret.IsZero() {
 		return nil, fmt.Errorf("%w: session reply without a secret", ErrInvalid)
 	}
+	secret := r.Secret.Reveal()
 	return json.Marshal(sessionReplyJSON{
-		Session: hex.EncodeToString(r.Session[:]), Secret: hex.EncodeToString(r.Secret[:]),
+		Session: hex.EncodeToString(r.Session[:]), Secret: hex.EncodeToString(secret[:]),
 		Fabric: r.Fabric, Network: r.Network, Address: r.Address, Expires: r.Expires.UTC(),
 	})
 }
@@ -95,12 +98,12 @@ func DecodeSessionReply(body io.Reader) (SessionReply, error) {
 	if err := decodeJSON(body, &j); err != nil {
 		return SessionReply{}, err
 	}
-	r := SessionReply{
-		Fabric: j.Fabric, Network: j.Network, Address: j.Address, Expires: j.Expires, Secret: new([32]byte),
-	}
-	if !decodeHex(r.Session[:], j.Session) || !decodeHex(r.Secret[:], j.Secret) {
+	r := SessionReply{Fabric: j.Fabric, Network: j.Network, Address: j.Address, Expires: j.Expires}
+	var secret [token.SecretBytes]byte
+	if !decodeHex(r.Session[:], j.Session) || !decodeHex(secret[:], j.Secret) {
 		return SessionReply{}, fmt.Errorf("%w: session reply", ErrInvalid)
 	}
+	r.Secret = token.SecretFrom(secret)
 	return r, nil
 }
 

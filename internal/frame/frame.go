@@ -9,7 +9,7 @@
 //  2. Encoding and decoding allocate nothing per frame.
 //  3. A secret leaves the package only through SessionReply.Encode.
 //
-// What it does not do: sockets, clocks, sessions; it is a leaf.
+// What it does not do: sockets, clocks, sessions.
 package frame
 
 import (

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/internal/token"
 )
 
 // TestHeaderLayout checks the byte table of docs/wire.md by hand-written offsets.
@@ -310,7 +311,7 @@ func TestHelloInvalid(t *testing.T) {
 
 func reply() frame.SessionReply {
 	return frame.SessionReply{
-		Session: [16]byte{0xaa, 15: 0xbb}, Secret: &[32]byte{0xde, 0xad, 31: 0xef}, Fabric: "shm", Network: "unix",
+		Session: [16]byte{0xaa, 15: 0xbb}, Secret: token.SecretFrom([32]byte{0xde, 0xad, 31: 0xef}), Fabric: "shm", Network: "unix",
 		Address: "@x", Expires: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 	}
 }
@@ -327,7 +328,7 @@ func TestSessionReply(t *testing.T) {
 		t.Errorf("body %s", body)
 	}
 	back, err := frame.DecodeSessionReply(bytes.NewReader(body))
-	if err != nil || back.Session != reply().Session || *back.Secret != *reply().Secret || back.Address != "@x" ||
+	if err != nil || back.Session != reply().Session || back.Secret.Reveal() != reply().Secret.Reveal() || back.Address != "@x" ||
 		!back.Expires.Equal(reply().Expires) {
 		t.Errorf("decoded: %v", err)
 	}
@@ -364,6 +365,43 @@ func TestSessionReplyRedacted(t *testing.T) {
 				t.Errorf("%q shows %q", text, bad)
 			}
 		}
+	}
+}
+
+// TestSecretIsNeverPrinted prints a reply from where fmt calls no methods, with every verb: unexported
+// fields, at any depth, and the secret by itself.
+func TestSecretIsNeverPrinted(t *testing.T) {
+	r := reply()
+	type inner struct {
+		reply  frame.SessionReply
+		secret token.Secret
+		list   []frame.SessionReply
+		byKey  map[string]frame.SessionReply
+		any    any
+		to     *frame.SessionReply
+	}
+	type outer struct{ in inner }
+	in := inner{r, r.Secret, []frame.SessionReply{r}, map[string]frame.SessionReply{"k": r}, r, &r}
+	values := []any{r.Secret, &r.Secret, in, &in, outer{in}, &outer{in}, []any{outer{in}}, [1]outer{{in}}}
+	secret := r.Secret.Reveal()
+	for verb := '!'; verb <= '~'; verb++ {
+		for _, flags := range []string{"", "+", "#", " ", "0", "-", "40", "# "} {
+			for _, v := range values {
+				raw := fmt.Sprintf("%"+flags+string(verb), v)
+				text := strings.ToLower(raw)
+				for _, bad := range []string{"dead00", "de ad", "0xde", "222 173", "336 255", "\\xde"} {
+					if strings.Contains(text, bad) || strings.Contains(raw, string(secret[:2])) {
+						t.Fatalf("%%%s%c of %T shows %q: %s", flags, verb, v, bad, text)
+					}
+				}
+			}
+		}
+	}
+	var b strings.Builder
+	slog.New(slog.NewTextHandler(&b, nil)).Info("x", "nested", outer{in}, "secret", r.Secret, "pointer", &in)
+	slog.New(slog.NewJSONHandler(&b, nil)).Info("x", "nested", outer{in}, "secret", r.Secret, "pointer", &in)
+	if text := b.String(); strings.Contains(text, "dead00") || strings.Contains(text, "222 173") {
+		t.Errorf("log shows the secret: %s", text)
 	}
 }
 

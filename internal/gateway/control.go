@@ -135,9 +135,8 @@ func (c *call) newSession() error {
 		c.g.o.Fabrics.RevokePrincipal(c.identity.Principal)
 		return err
 	}
-	secret := offer.Secret.Reveal()
 	body, err := frame.SessionReply{
-		Session: offer.ID, Secret: &secret, Fabric: request.Fabric, Network: offer.Network, Address: offer.Address,
+		Session: offer.ID, Secret: offer.Secret, Fabric: request.Fabric, Network: offer.Network, Address: offer.Address,
 		Expires: offer.Expires,
 	}.Encode()
 	if err != nil {

@@ -196,7 +196,8 @@ func (n *node) offer(k iam.Key, fabric string) frame.SessionReply {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.secret(hex.EncodeToString(reply.Secret[:]))
+	secret := reply.Secret.Reveal()
+	n.secret(hex.EncodeToString(secret[:]))
 	return reply
 }
 

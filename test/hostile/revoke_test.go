@@ -58,7 +58,7 @@ func TestRevokedOffer(t *testing.T) {
 			}
 			_ = c.SetDeadline(time.Now().Add(patience))
 			_, err = frame.Connect(&interrupted{ReadWriter: c, when: when, run: sync.OnceFunc(revoke)},
-				offer.Session, *offer.Secret, 0)
+				offer.Session, offer.Secret.Reveal(), 0)
 			if refused := new(frame.RefusedError); !errors.As(err, &refused) {
 				t.Errorf("%s, revoked when %s: %v", fabric, when, err)
 			}

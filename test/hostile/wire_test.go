@@ -266,7 +266,7 @@ func connect(offer frame.SessionReply) (*link, error) {
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return nil, err
 	}
-	if _, err := frame.Connect(c, offer.Session, *offer.Secret, 0); err != nil {
+	if _, err := frame.Connect(c, offer.Session, offer.Secret.Reveal(), 0); err != nil {
 		_ = c.Close()
 		return nil, err
 	}

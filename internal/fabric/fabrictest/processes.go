@@ -61,7 +61,7 @@ func clientProcess(bed Bed, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c, err := bed.Dial(ctx, fabric.SessionOffer{
-		Fabric: reply.Fabric, ID: reply.Session, Secret: token.SecretFrom(*reply.Secret),
+		Fabric: reply.Fabric, ID: reply.Session, Secret: reply.Secret,
 		Network: reply.Network, Address: reply.Address,
 	})
 	if err != nil {

@@ -12,9 +12,8 @@ import (
 
 // TargetOffer turns a server's offer into what the client's end takes.
 func TargetOffer(o fabric.SessionOffer) frame.SessionReply {
-	secret := o.Secret.Reveal()
 	return frame.SessionReply{
-		Session: o.ID, Secret: &secret, Fabric: o.Fabric, Network: o.Network, Address: o.Address, Expires: o.Expires,
+		Session: o.ID, Secret: o.Secret, Fabric: o.Fabric, Network: o.Network, Address: o.Address, Expires: o.Expires,
 	}
 }
 

@@ -41,6 +41,7 @@ func cases() []testCase {
 		{name: "restart", only: []string{"boto3", "aws-go"}, run: caseRestart},
 		{name: "abort", run: caseAbort},
 		{name: "copy", run: caseCopy},
+		{name: "copy-keep-metadata", run: caseCopyKeep},
 		{name: "copy-replace", run: caseCopyReplace},
 		{name: "copy-multipart", run: caseCopyParts},
 		{name: "delete", run: caseDelete},
@@ -290,7 +291,19 @@ func caseCopy(ctx context.Context, r *run) error {
 	if _, err := r.must(ctx, order{Op: "copy", FromBucket: r.bucket, FromKey: from, Key: to}); err != nil {
 		return err
 	}
-	got, err := r.raw.verify(ctx, r.bucket, to, data, 0)
+	_, err = r.raw.verify(ctx, r.bucket, to, data, 0)
+	return err
+}
+
+func caseCopyKeep(ctx context.Context, r *run) error {
+	if _, err := r.source(ctx, "copy/keep", 1000); err != nil {
+		return err
+	}
+	o := order{Op: "copy", FromBucket: r.bucket, FromKey: "copy/keep", Key: "copy/kept"}
+	if _, err := r.must(ctx, o); err != nil {
+		return err
+	}
+	got, err := r.raw.want(ctx, call{method: "HEAD", bucket: r.bucket, key: o.Key}, 200)
 	if err != nil {
 		return err
 	}

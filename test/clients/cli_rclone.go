@@ -188,12 +188,12 @@ func (c *rcloneCLI) list(ctx context.Context, o order) (answer, error) {
 		Metadata       map[string]string
 	}
 	if o.Op == "head" {
-		if strings.TrimSpace(out.stdout) == "null" { // its way to say that there is none
-			return answer{Error: "null", Status: 404}, nil
-		}
 		var e entry
 		if err := json.Unmarshal([]byte(out.stdout), &e); err != nil {
 			return answer{}, fmt.Errorf("rclone: read answer: %w", err)
+		}
+		if e.IsDir { // what it takes a key for that does not exist
+			return answer{Error: "a directory", Status: 404}, nil
 		}
 		return answer{
 			Size: e.Size, Type: e.MimeType, Meta: e.Metadata, Encoding: e.Metadata["content-encoding"],

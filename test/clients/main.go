@@ -164,10 +164,12 @@ func (s *session) serve(ctx context.Context) error {
 		if err := fill(ctx, raw{n}); err != nil {
 			return err
 		}
-		for _, k := range kinds() {
-			if s.clients != "" && !slices.Contains(strings.Split(s.clients, ","), k.name) {
-				continue
-			}
+	}
+	for _, k := range kinds() { // the slowest first, on all nodes at a time
+		if s.clients != "" && !slices.Contains(strings.Split(s.clients, ","), k.name) {
+			continue
+		}
+		for _, n := range s.nodes {
 			r, err := s.newRun(k, n)
 			if err != nil {
 				return err

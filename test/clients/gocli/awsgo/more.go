@@ -13,9 +13,10 @@ import (
 	"github.com/penstock-store/penstock/test/clients/gocli/orders"
 )
 
-// source is the value of x-amz-copy-source, which the SDK leaves to its caller to encode.
+// source is the value of x-amz-copy-source, which the SDK leaves to its caller to encode: as a query,
+// since a plus would be a space.
 func source(o orders.Order) *string {
-	s := url.PathEscape(o.FromBucket) + "/" + url.PathEscape(o.FromKey)
+	s := url.QueryEscape(o.FromBucket) + "/" + url.QueryEscape(o.FromKey)
 	return &s
 }
 

@@ -29,6 +29,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -53,7 +54,7 @@ func main() {
 	flag.StringVar(&o.source, "source", "test/clients", "directory of this program and its clients")
 	flag.BoolVar(&o.verbose, "v", false, "a line per case with its time")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	failed, err := suite(ctx, o, os.Stdout)
 	if err != nil {

@@ -84,8 +84,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 }
 
 // Attach makes a server tell the connections of a Listener when an answer is its handler's. Call it after
-// Handler, ConnContext and ConnState were set.
-func Attach(srv *http.Server) {
+// Handler, ConnContext and ConnState were set. The result is the number of connections that the server still
+// has: after some answers net/http lingers, Close or not.
+func Attach(srv *http.Server) (open *atomic.Int64) {
+	open = new(atomic.Int64)
 	handler, connContext, connState := srv.Handler, srv.ConnContext, srv.ConnState
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*conn); ok {
@@ -103,7 +105,12 @@ func Attach(srv *http.Server) {
 		return ctx
 	}
 	srv.ConnState = func(c net.Conn, state http.ConnState) {
-		if state == http.StateIdle {
+		switch state {
+		case http.StateNew:
+			open.Add(1)
+		case http.StateClosed, http.StateHijacked:
+			open.Add(-1)
+		case http.StateIdle:
 			if own := ownOf(c); own != nil {
 				own.serving.Store(false)
 			}
@@ -112,6 +119,7 @@ func Attach(srv *http.Server) {
 			connState(c, state)
 		}
 	}
+	return open
 }
 
 // connKey is the key of the connection in the context of its requests.

@@ -35,16 +35,7 @@ func loopback(t testing.TB) string {
 		DisableGeneralOptionsHandler: true, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
 	}
-	var open sync.WaitGroup // net/http lingers after some refusals, too
-	srv.ConnState = func(_ net.Conn, state http.ConnState) {
-		switch state {
-		case http.StateNew:
-			open.Add(1)
-		case http.StateClosed:
-			open.Done()
-		}
-	}
-	Attach(srv)
+	open := Attach(srv)
 	l := NewListener(inner, Options{
 		Refuse: func(r Refusal) []byte {
 			return fmt.Appendf(nil, "HTTP/1.1 %d x\r\nFrom: front\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno", r.Status)
@@ -56,7 +47,14 @@ func loopback(t testing.TB) string {
 	t.Cleanup(func() {
 		_ = srv.Close()
 		served.Wait()
-		open.Wait()
+		ticker := time.NewTicker(time.Millisecond)
+		defer ticker.Stop()
+		for end := time.Now().Add(10 * time.Second); open.Load() > 0; <-ticker.C {
+			if time.Now().After(end) {
+				t.Error("connections stay")
+				return
+			}
+		}
 	})
 	return inner.Addr().String()
 }

@@ -120,16 +120,25 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// SetWriteDeadline makes the next Write set its own: net/http takes deadlines away between requests.
+// SetWriteDeadline makes the next Write set its own when t is zero: net/http takes deadlines away between
+// requests. Another one stands for a while: TLS bounds its handshake and its last words by it.
 func (c *conn) SetWriteDeadline(t time.Time) error {
-	c.written.Store(0)
+	c.noteDeadline(t)
 	return c.Conn.SetWriteDeadline(t)
 }
 
 // SetDeadline is SetWriteDeadline for both directions.
 func (c *conn) SetDeadline(t time.Time) error {
-	c.written.Store(0)
+	c.noteDeadline(t)
 	return c.Conn.SetDeadline(t)
+}
+
+func (c *conn) noteDeadline(t time.Time) {
+	if t.IsZero() {
+		c.written.Store(0)
+	} else {
+		c.written.Store(time.Now().UnixNano())
+	}
 }
 
 // CloseWrite lets net/http end the answer before it closes a connection with unread bytes.

@@ -143,7 +143,7 @@ func (n *node) listen(stall time.Duration) {
 		ReadHeaderTimeout:            5 * time.Second,
 		DisableGeneralOptionsHandler: true,
 	}
-	front.Attach(srv)
+	open := front.Attach(srv)
 	watched := front.NewListener(n.listener, front.Options{Refuse: n.g.Refuse})
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = srv.Serve(watched) })
@@ -157,9 +157,9 @@ func (n *node) listen(stall time.Duration) {
 		}
 		wg.Wait()
 		deadline := time.Now().Add(5 * time.Second)
-		for tick := time.NewTicker(time.Millisecond); n.g.InFlight() > 0; <-tick.C {
+		for tick := time.NewTicker(time.Millisecond); n.g.InFlight() > 0 || open.Load() > 0; <-tick.C {
 			if time.Now().After(deadline) {
-				n.t.Errorf("%d requests are still in flight", n.g.InFlight())
+				n.t.Errorf("%d requests are still in flight, %d connections open", n.g.InFlight(), open.Load())
 				break
 			}
 		}

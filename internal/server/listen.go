@@ -54,7 +54,7 @@ func (s *Server) listen(context.Context) error {
 		ReadHeaderTimeout: l.ReadHeaderTimeout, IdleTimeout: l.IdleTimeout,
 		MaxHeaderBytes: int(l.HeaderBytes), ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	front.Attach(s.http)
+	s.open = append(s.open, front.Attach(s.http))
 	return s.listenAdmin()
 }
 
@@ -126,7 +126,7 @@ func (s *Server) listenAdmin() error {
 		Handler: s.identified(s.adminHandler()), ReadHeaderTimeout: l.ReadHeaderTimeout, IdleTimeout: l.IdleTimeout,
 		WriteTimeout: l.StallTimeout, ErrorLog: s.http.ErrorLog,
 	}
-	front.Attach(s.adminWeb)
+	s.open = append(s.open, front.Attach(s.adminWeb))
 	return nil
 }
 

@@ -90,9 +90,10 @@ type Server struct {
 	http     *http.Server
 	adminWeb *http.Server
 
-	certs      *certs.Store   // nil: plain HTTP
-	access     *accesslog.Log // nil: none
-	handshakes atomic.Int64   // of TLS, that failed
+	certs      *certs.Store    // nil: plain HTTP
+	access     *accesslog.Log  // nil: none
+	open       []*atomic.Int64 // connections of each HTTP server
+	handshakes atomic.Int64    // of TLS, that failed
 
 	closers []closer // in the order of opening
 	once    sync.Once
@@ -224,22 +225,31 @@ func (s *Server) drain() {
 			s.log.Warn("fabrics did not close well", "error", err)
 		}
 	}
-	s.awaitRequests()
+	s.awaitNone("requests", s.gateway.InFlight) // what they use is closed next
 	if s.adminWeb != nil {
 		_ = s.adminWeb.Close() // nothing there is worth waiting for
 	}
+	s.awaitNone("connections", s.connections)
 }
 
-// awaitRequests waits until no request runs: what they use is closed next.
-func (s *Server) awaitRequests() {
+// awaitNone waits until nothing is left, up to a limit.
+func (s *Server) awaitNone(what string, left func() int64) {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
-	for end := time.Now().Add(closeWait); s.gateway.InFlight() > 0; <-ticker.C {
+	for end := time.Now().Add(closeWait); left() > 0; <-ticker.C {
 		if time.Now().After(end) {
-			s.log.Error("requests do not end", "requests", s.gateway.InFlight())
+			s.log.Error("the end does not come", "of", what, "left", left())
 			return
 		}
 	}
+}
+
+// connections is how many connections net/http has, those after whose answer it lingers included.
+func (s *Server) connections() (n int64) {
+	for _, open := range s.open {
+		n += open.Load()
+	}
+	return n
 }
 
 // Close closes everything. Serve does it at its end; further calls do nothing.

@@ -21,11 +21,10 @@
 //   - inside the deserializer: the answer of a moved GET gets the region's bytes as its body;
 //   - next to the HTTP client: the request is sent and the window settled before anyone sees the answer.
 //
-// Only three names of the SDK are relied on: "Retry" and "Signing", which are the ids of exported types,
-// and "OperationDeserializer". Without the first and the last the steps go to the ends of their phases:
-// an SDK that renames them costs speed, never correctness. A stack that signs no request, as that of a
-// presigned URL, is left alone. An HTTP client that rewrites requests would be simpler, but the token
-// must be signed, so it would have to hold the keys and sign again.
+// Three names of the SDK are relied on: those of its retries and of its presigner, which are the ids of
+// exported types, and "OperationDeserializer". Without the first and the last the steps go to the ends of
+// their phases: an SDK that renames them costs speed, never correctness. An HTTP client that rewrites
+// requests would be simpler, but the token must be signed, so it would have to hold the keys and sign again.
 //
 // Checksums. An upload carries the checksum that the SDK would have computed, of the payload, in a
 // header; one that the caller set is kept. What the server finds to differ is refused and not stored. Of a

@@ -58,8 +58,8 @@ func (s *Session) install(stack *middleware.Stack, sums bool) error {
 	default:
 		return nil
 	}
-	if _, signs := stack.Finalize.Get((&v4.SignHTTPRequestMiddleware{}).ID()); !signs {
-		return nil // the stack makes a presigned URL
+	if has(stack.Finalize, (*v4.PresignHTTPRequestMiddleware)(nil).ID()) {
+		return nil // the stack makes a URL and sends nothing
 	}
 	start := &startStep{session: s, name: stack.ID(), sums: sums}
 	attempt, answer, send := &attemptStep{}, &answerStep{}, &sendStep{}

@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 the older manager is deprecated and in wide use: it has to work
+
 package awsrdma_test
 
 import (

@@ -16,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go/logging"
+	"github.com/aws/smithy-go/middleware"
 
 	"github.com/penstock-store/penstock/client"
 	"github.com/penstock-store/penstock/client/awsrdma"
@@ -374,6 +375,40 @@ func TestUntouched(t *testing.T) {
 		}
 	}
 	t.Error("presigned URLs differ")
+}
+
+// renamed is a step of the SDK under another name.
+type renamed struct {
+	middleware.DeserializeMiddleware
+}
+
+func (renamed) ID() string { return "Renamed" }
+
+// A stack without retries, and one whose deserializer has another name, cost speed at most.
+func TestOtherStacks(t *testing.T) {
+	n := startNode(t)
+	s := n.session(client.PathSHM, awsrdma.Options{Strict: true})
+	for name, change := range map[string]func(*middleware.Stack) error{
+		"no retries": func(stack *middleware.Stack) error {
+			_, err := stack.Finalize.Remove("Retry")
+			return err
+		},
+		"renamed": func(stack *middleware.Stack) error {
+			m, ok := stack.Deserialize.Get("OperationDeserializer")
+			if !ok {
+				return errors.New("no OperationDeserializer")
+			}
+			_, err := stack.Deserialize.Swap("OperationDeserializer", renamed{m})
+			return err
+		},
+	} {
+		o := n.options(n.endpoint)
+		o.APIOptions = append(o.APIOptions, change)
+		put, get, err := roundTrip(t, s3.New(o, awsrdma.Enable(s)), randomBytes(1, 1<<20))
+		if err != nil || put.Path != client.PathSHM || get.Path != client.PathSHM {
+			t.Errorf("%s: %+v %+v %v", name, put, get, err)
+		}
+	}
 }
 
 // The SDK's request log shows no token.

@@ -41,8 +41,12 @@ func TestRetriesMintTokens(t *testing.T) {
 			forward.ServeHTTP(httptest.NewRecorder(), r)
 			panic(http.ErrAbortHandler)
 		},
-		"500": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { http.Error(w, "", 500) },
-		"503": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { http.Error(w, "", 503) },
+		"500": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			w.WriteHeader(http.StatusInternalServerError)
+		},
+		"503": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		},
 	}
 	for _, path := range fabrics {
 		for name, fault := range faults {

@@ -125,7 +125,10 @@ func (r runner) runShards(ctx context.Context, tests []string, all bool) (map[st
 		wg.Go(func() { errs[i] = r.runShard(ctx, i, shard) })
 	}
 	wg.Wait()
-	if err := errors.Join(append(errs, context.Cause(ctx))...); err != nil {
+	if err := context.Cause(ctx); err != nil {
+		return nil, fmt.Errorf("conformance: run tests: %w", err) // what the shards say follows from it
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	results := map[string]result{}

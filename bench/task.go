@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/penstock-store/penstock/client"
 )
 
 // Kinds of task.
@@ -18,11 +20,23 @@ const (
 	FloorMD5       = "floor-md5"        // MD5 on one core
 )
 
+// PathForeign is shm into memory of the worker's heap. Node and worker must be of one user without
+// CAP_SYS_PTRACE, so it is not for root.
+const PathForeign = "shm-foreign"
+
+// fabric is the path as the client names it.
+func (t Task) fabric() string {
+	if t.Path == PathForeign {
+		return client.PathSHM
+	}
+	return t.Path
+}
+
 // Task is one thing to measure, for one worker process.
 type Task struct {
 	Name        string  `json:"name"`
 	Kind        string  `json:"kind"`
-	Path        string  `json:"path,omitempty"` // http, tcp, shm
+	Path        string  `json:"path,omitempty"` // http, tcp, shm, shm-foreign
 	ObjectBytes int64   `json:"object_bytes"`
 	Objects     int     `json:"objects,omitempty"` // number of keys, used in turn
 	InFlight    int     `json:"in_flight"`         // of this process

@@ -166,15 +166,15 @@ func (w *worker) prepare(ctx context.Context, t Task) (runner, error) {
 	return runner{}, fmt.Errorf("bench: unknown kind %q", t.Kind)
 }
 
-func (w *worker) client(path string) (*client.Client, error) {
-	if c := w.clients[path]; c != nil {
+func (w *worker) client(t Task) (*client.Client, error) {
+	if c := w.clients[t.Path]; c != nil {
 		return c, nil
 	}
 	c, err := client.New(client.Config{
-		Fabric: client.Fabric(path), MaxAttempts: 2, Logger: slog.New(slog.DiscardHandler),
+		Fabric: client.Fabric(t.fabric()), MaxAttempts: 2, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err == nil {
-		w.clients[path] = c
+		w.clients[t.Path] = c
 	}
 	return c, err
 }
@@ -182,7 +182,7 @@ func (w *worker) client(path string) (*client.Client, error) {
 // prepareTransfer registers the memory and moves one object, so that sessions, connections and
 // registrations exist before the clock starts.
 func (w *worker) prepareTransfer(ctx context.Context, t Task) (runner, error) {
-	c, err := w.client(t.Path)
+	c, err := w.client(t)
 	if err != nil {
 		return runner{}, err
 	}
@@ -220,7 +220,11 @@ func (w *worker) useRegion(c *client.Client, t Task) error {
 		return nil
 	}
 	w.dropRegion()
-	r, err := c.Alloc(need)
+	allocate := c.Alloc
+	if t.Path == PathForeign {
+		allocate = func(n int64) (*client.Region, error) { return c.Register(make([]byte, n)) }
+	}
+	r, err := allocate(need)
 	if err != nil {
 		return err
 	}
@@ -232,7 +236,7 @@ func (t Task) key(i int) string { return t.Prefix + strconv.Itoa(i%max(1, t.Obje
 
 // onPath fails a measurement whose payload took another path than the one measured.
 func (t Task) onPath(r client.Result) error {
-	if r.Path != t.Path || r.Bytes != t.ObjectBytes {
+	if r.Path != t.fabric() || r.Bytes != t.ObjectBytes {
 		return fmt.Errorf("bench: %s: %d bytes by %s (%s)", t.Name, r.Bytes, r.Path, r.Reason)
 	}
 	return nil

@@ -49,7 +49,8 @@ func (a *app) benchCommand() *cobra.Command {
 	f.StringVar(&o.dir, "dir", ".", "where the node and the floors keep their files")
 	f.StringVar(&o.bucket, "bucket", "penstock-bench", "bucket, created when missing")
 	f.StringSliceVar(&o.sizes, "sizes", []string{"4KiB", "1MiB", "64MiB"}, "object lengths")
-	f.StringSliceVar(&o.paths, "paths", []string{"http", "tcp", "shm"}, "paths of the payload")
+	f.StringSliceVar(&o.paths, "paths", []string{"http", "tcp", "shm"},
+		"paths of the payload; shm-foreign is shm into memory of the heap, not for root")
 	f.StringSliceVar(&o.ops, "ops", []string{"put", "get"}, "operations")
 	f.IntVarP(&o.objects, "objects", "n", 16, "objects per length, used in turn")
 	f.IntVar(&o.inFlight, "in-flight", 4, "requests in flight, all processes together")
@@ -86,8 +87,8 @@ func (o benchOptions) tasks(dir string) ([]bench.Task, error) {
 				return nil, usagef("operation %q is not get or put", op)
 			}
 			for _, path := range o.paths {
-				if !slices.Contains([]string{"http", "tcp", "shm"}, path) {
-					return nil, usagef("path %q is not http, tcp or shm", path)
+				if !slices.Contains([]string{"http", "tcp", "shm", bench.PathForeign}, path) {
+					return nil, usagef("path %q is not http, tcp, shm or shm-foreign", path)
 				}
 				t := bench.Task{
 					Name: fmt.Sprintf("%s %s %s", text, op, path), Kind: op, Path: path, ObjectBytes: int64(size),

@@ -311,8 +311,8 @@ func TestHelloInvalid(t *testing.T) {
 
 func reply() frame.SessionReply {
 	return frame.SessionReply{
-		Session: [16]byte{0xaa, 15: 0xbb}, Secret: token.SecretFrom([32]byte{0xde, 0xad, 31: 0xef}), Fabric: "shm", Network: "unix",
-		Address: "@x", Expires: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Session: [16]byte{0xaa, 15: 0xbb}, Secret: token.SecretFrom([32]byte{0xde, 0xad, 31: 0xef}), Fabric: "shm",
+		Network: "unix", Address: "@x", Expires: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 	}
 }
 
@@ -328,8 +328,8 @@ func TestSessionReply(t *testing.T) {
 		t.Errorf("body %s", body)
 	}
 	back, err := frame.DecodeSessionReply(bytes.NewReader(body))
-	if err != nil || back.Session != reply().Session || back.Secret.Reveal() != reply().Secret.Reveal() || back.Address != "@x" ||
-		!back.Expires.Equal(reply().Expires) {
+	if err != nil || back.Session != reply().Session || back.Secret.Reveal() != reply().Secret.Reveal() ||
+		back.Address != "@x" || !back.Expires.Equal(reply().Expires) {
 		t.Errorf("decoded: %v", err)
 	}
 	if _, err := (frame.SessionReply{}).Encode(); !errors.Is(err, frame.ErrInvalid) {

@@ -618,3 +618,37 @@ func TestS3_37_Copies(t *testing.T) {
 		}
 	}
 }
+
+// TestS3_39_LocationConstraint: a bucket is made in the region of the server, whether that is named or not; another
+// region is refused; who creates the bucket again is told that it is there, but in us-east-1 that all is well.
+func TestS3_39_LocationConstraint(t *testing.T) {
+	for region, again := range map[string]int{testRegion: 409, "us-east-1": 200} {
+		n := newNode(t, func(o *tweakOptions) { o.AWSRegion = region })
+		create := func(bucket, body, id, secret string) answer {
+			req := must(http.NewRequest(http.MethodPut, n.url+"/"+bucket, strings.NewReader(body)))(t)
+			if err := n.signer.Sign(req, s3.SignOptions{
+				Credentials: s3.Credentials{AccessKey: id, SecretKey: secret}, Region: region, Time: time.Now(),
+			}); err != nil {
+				t.Fatal(err)
+			}
+			resp := must(n.client.Do(req))(t)
+			defer resp.Body.Close()
+			return answer{resp.StatusCode, resp.Header, must(io.ReadAll(resp.Body))(t), resp.ContentLength}
+		}
+		in := func(where string) string {
+			return "<CreateBucketConfiguration><LocationConstraint>" + where + "</LocationConstraint></CreateBucketConfiguration>"
+		}
+		wantError(t, create("elsewhere", in("ap-south-7"), rootID, rootSecret), 400, "IllegalLocationConstraintException")
+		wantError(t, create("elsewhere", in("No Region"), rootID, rootSecret), 400, "InvalidLocationConstraint")
+		for bucket, body := range map[string]string{"plain": "", "named": in(region), "empty": in("")} {
+			if got := create(bucket, body, rootID, rootSecret); got.status != 200 || got.header.Get("Location") != "/"+bucket {
+				t.Errorf("%s: %s: %d %s", region, bucket, got.status, got.body)
+			}
+		}
+		got := create("plain", "", rootID, rootSecret)
+		if got.status != again || again == 409 && !bytes.Contains(got.body, []byte("<Code>BucketAlreadyOwnedByYou<")) {
+			t.Errorf("%s: again: %d %s", region, got.status, got.body)
+		}
+		wantError(t, create("plain", "", aliceID, aliceSecret), 409, "BucketAlreadyExists")
+	}
+}

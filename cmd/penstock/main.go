@@ -32,6 +32,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
+	signal.Ignore(syscall.SIGPIPE) // who reads the logs may go away; the write says so, and the node goes on
 	s, err := server.New(ctx, cfg, log)
 	if err != nil {
 		return err

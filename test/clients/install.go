@@ -25,7 +25,9 @@ type toolbox struct {
 
 // What is asked for by name; all else comes with it.
 var (
-	pyNames = []string{"awscli", "boto3", "obstore", "s3cmd", "s5cmd"}
+	pyNames = map[string][]string{ // by virtual environment
+		"py": {"awscli", "boto3", "obstore", "s3cmd", "s5cmd"}, "pycrt": {"boto3", "botocore[crt]"},
+	}
 	jsNames = []string{"@aws-sdk/client-s3", "@aws-sdk/lib-storage", "@aws-sdk/s3-request-presigner"}
 	goNames = []string{
 		"github.com/rclone/rclone", "github.com/minio/minio-go/v7", "github.com/aws/aws-sdk-go-v2/config",
@@ -34,10 +36,13 @@ var (
 	}
 )
 
-func (t *toolbox) py(name string) string  { return filepath.Join(t.dir, "py", "bin", name) }
+func (t *toolbox) py(name string) string  { return t.venv("py", name) }
 func (t *toolbox) bin(name string) string { return filepath.Join(t.dir, "bin", name) }
-func (t *toolbox) js() string             { return filepath.Join(t.dir, "js") }
-func (t *toolbox) versionsFile() string   { return filepath.Join(t.source, "versions.txt") }
+func (t *toolbox) venv(env, name string) string {
+	return filepath.Join(t.dir, env, "bin", name)
+}
+func (t *toolbox) js() string           { return filepath.Join(t.dir, "js") }
+func (t *toolbox) versionsFile() string { return filepath.Join(t.source, "versions.txt") }
 
 func (t *toolbox) tool(ctx context.Context, dir, name string, args ...string) (string, error) {
 	out, err := command{env: t.env, dir: dir}.run(ctx, name, args...)
@@ -54,7 +59,7 @@ func (t *toolbox) install(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return t.installGo(ctx) })
-	g.Go(func() error { return t.installPython(ctx) })
+	g.Go(func() error { return errors.Join(t.installPython(ctx, "py"), t.installPython(ctx, "pycrt")) })
 	g.Go(func() error { return t.installJS(ctx) })
 	return g.Wait()
 }
@@ -87,29 +92,30 @@ func (t *toolbox) done(language string, pins []string) error {
 	return os.WriteFile(filepath.Join(t.dir, language+".installed"), []byte(strings.Join(pins, "\n")), 0o644)
 }
 
-func (t *toolbox) installPython(ctx context.Context) error {
-	args := append([]string{"install", "--upgrade"}, pyNames...)
+func (t *toolbox) installPython(ctx context.Context, env string) error {
+	args := append([]string{"install", "--upgrade"}, pyNames[env]...)
 	var pins []string
 	if t.pinned {
 		var err error
-		if pins, err = t.pins("py"); err != nil {
+		if pins, err = t.pins(env); err != nil {
 			return err
 		}
-		if t.current("py", pins) {
+		if t.current(env, pins) {
 			return nil
 		}
 		args = append([]string{"install", "--no-deps"}, pins...)
 	}
-	if _, err := os.Stat(t.py("pip")); errors.Is(err, os.ErrNotExist) {
-		if _, err := t.tool(ctx, t.dir, "python3", "-m", "venv", filepath.Join(t.dir, "py")); err != nil {
+	pip := t.venv(env, "pip")
+	if _, err := os.Stat(pip); errors.Is(err, os.ErrNotExist) {
+		if _, err := t.tool(ctx, t.dir, "python3", "-m", "venv", filepath.Join(t.dir, env)); err != nil {
 			return err
 		}
 	}
 	args = append([]string{"-q", "--disable-pip-version-check"}, args...)
-	if _, err := t.tool(ctx, t.dir, t.py("pip"), args...); err != nil {
+	if _, err := t.tool(ctx, t.dir, pip, args...); err != nil {
 		return err
 	}
-	return t.done("py", pins)
+	return t.done(env, pins)
 }
 
 func (t *toolbox) installJS(ctx context.Context) error {
@@ -177,8 +183,8 @@ func (t *toolbox) installGo(ctx context.Context) error {
 }
 
 // pyPackages and jsPackages list all that is installed, as pins.
-func (t *toolbox) pyPackages(ctx context.Context) ([]string, error) {
-	out, err := t.tool(ctx, t.dir, t.py("pip"), "--disable-pip-version-check", "freeze")
+func (t *toolbox) pyPackages(ctx context.Context, env string) ([]string, error) {
+	out, err := t.tool(ctx, t.dir, t.venv(env, "pip"), "--disable-pip-version-check", "freeze")
 	return strings.Fields(out), err
 }
 
@@ -208,13 +214,18 @@ func (t *toolbox) jsPackages() ([]string, error) {
 // versions of what is asked for by name, for people.
 func (t *toolbox) versions(ctx context.Context) ([]string, error) {
 	var lines []string
-	py, err := t.pyPackages(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range py {
-		if name, _, _ := strings.Cut(p, "=="); slices.Contains(append(pyNames, "botocore"), name) {
-			lines = append(lines, strings.Replace(p, "==", " ", 1))
+	for _, env := range []string{"py", "pycrt"} {
+		py, err := t.pyPackages(ctx, env)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range py {
+			name, _, _ := strings.Cut(p, "==")
+			line := strings.Replace(p, "==", " ", 1)
+			wanted := slices.Contains(pyNames["py"], name) || name == "botocore" || name == "awscrt"
+			if wanted && !slices.Contains(lines, line) {
+				lines = append(lines, line)
+			}
 		}
 	}
 	js, err := t.jsPackages()
@@ -250,18 +261,20 @@ func (t *toolbox) versions(ctx context.Context) ([]string, error) {
 
 // record writes what was installed into the repository, for pinned runs.
 func (t *toolbox) record(ctx context.Context) error {
-	py, err := t.pyPackages(ctx)
-	if err != nil {
-		return err
-	}
 	js, err := t.jsPackages()
 	if err != nil {
 		return err
 	}
 	var b bytes.Buffer
 	b.WriteString("# What pinned runs install beside gocli/go.mod. Written by a run with RECORD=1.\n")
-	for _, p := range py {
-		b.WriteString("py " + p + "\n")
+	for _, env := range []string{"py", "pycrt"} {
+		py, err := t.pyPackages(ctx, env)
+		if err != nil {
+			return err
+		}
+		for _, p := range py {
+			b.WriteString(env + " " + p + "\n")
+		}
 	}
 	for _, p := range js {
 		b.WriteString("js " + p + "\n")

@@ -36,7 +36,8 @@ func TestReasonsNameCases(t *testing.T) {
 // TestPinsNameClients: pinned runs install what newest runs ask for.
 func TestPinsNameClients(t *testing.T) {
 	tools := &toolbox{source: "."}
-	for language, names := range map[string][]string{"py": pyNames, "js": jsNames} {
+	named := map[string][]string{"py": pyNames["py"], "pycrt": {"boto3", "awscrt"}, "js": jsNames}
+	for language, names := range named {
 		pins, err := tools.pins(language)
 		if err != nil {
 			t.Fatal(err)

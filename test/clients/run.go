@@ -32,9 +32,9 @@ func kinds() []kind {
 	program := func(name string, args ...string) func(*toolbox, command, *node) (client, error) {
 		return func(t *toolbox, c command, _ *node) (client, error) { return startLibrary(c, name, args...) }
 	}
-	python := func(file string) func(*toolbox, command, *node) (client, error) {
+	python := func(env, file string) func(*toolbox, command, *node) (client, error) {
 		return func(t *toolbox, c command, n *node) (client, error) {
-			return program(t.py("python"), filepath.Join(t.source, "py", file))(t, c, n)
+			return program(t.venv(env, "python"), filepath.Join(t.source, "py", file))(t, c, n)
 		}
 	}
 	linked := func(name string) func(*toolbox, command, *node) (client, error) {
@@ -48,7 +48,8 @@ func kinds() []kind {
 			}
 			return cli, nil
 		}},
-		{"boto3", 8 * mib, true, 8 * mib, python("boto.py")},
+		{"boto3", 8 * mib, true, 8 * mib, python("py", "boto.py")},
+		{"boto3-crt", 8 * mib, true, 8 * mib, python("pycrt", "boto.py")}, // other checksums than without CRT
 		{"aws-go", 16 * mib, true, 8 * mib, linked("awsgo")},
 		{"aws-js", 5 * mib, false, 5 * mib, func(t *toolbox, c command, n *node) (client, error) {
 			return program("node", filepath.Join(t.js(), "client.mjs"))(t, c, n)
@@ -63,7 +64,7 @@ func kinds() []kind {
 		{"s5cmd", 50 * mib, false, 50 * mib, func(t *toolbox, c command, n *node) (client, error) {
 			return &s5cmdCLI{c, t.py("s5cmd"), n.endpoint()}, nil
 		}},
-		{"obstore", 5 * mib, false, 5 * mib, python("obs.py")},
+		{"obstore", 5 * mib, false, 5 * mib, python("py", "obs.py")},
 	}
 }
 

@@ -232,7 +232,7 @@ func (b *besieged) begin(s siege) (end func()) {
 
 // quiet waits until the node has dealt with what came at once: with hardly any CPU used between two looks.
 func (b *besieged) quiet() {
-	const look, hardly = 200 * time.Millisecond, 0.03
+	const look, hardly = 200 * time.Millisecond, 0.02
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		before := b.cpu()
 		<-time.After(look)

@@ -537,7 +537,8 @@ func TestCopySemantics(t *testing.T) {
 	}
 }
 
-// TestS3_14_OverHTTP: x-amz-sdk-checksum-algorithm without a value is a hint, x-amz-checksum-algorithm on a PUT no value.
+// TestS3_14_OverHTTP: x-amz-sdk-checksum-algorithm without a value is a hint, x-amz-checksum-algorithm on a PUT no
+// value.
 func TestS3_14_OverHTTP(t *testing.T) {
 	n := newNode(t)
 	makeBucket(t, n.root(), "hint")
@@ -567,7 +568,8 @@ func TestS3_16_OverHTTP(t *testing.T) {
 	for _, p := range [][]byte{[]byte("small"), randomBytes(200_000)} {
 		sum, other := md5.Sum(p), md5.Sum(p[1:])
 		for _, c := range []struct{ md5, code string }{
-			{"not base64!", "InvalidDigest"}, {b64(sum[:15]), "InvalidDigest"}, {"", "InvalidDigest"}, {b64(other[:]), "BadDigest"},
+			{"not base64!", "InvalidDigest"}, {b64(sum[:15]), "InvalidDigest"}, {"", "InvalidDigest"},
+			{b64(other[:]), "BadDigest"},
 		} {
 			wantError(t, sendPut(n, "/digests/k", p, map[string]string{"Content-Md5": c.md5}), 400, c.code)
 		}
@@ -636,7 +638,8 @@ func TestS3_39_LocationConstraint(t *testing.T) {
 			return answer{resp.StatusCode, resp.Header, must(io.ReadAll(resp.Body))(t), resp.ContentLength}
 		}
 		in := func(where string) string {
-			return "<CreateBucketConfiguration><LocationConstraint>" + where + "</LocationConstraint></CreateBucketConfiguration>"
+			return "<CreateBucketConfiguration><LocationConstraint>" + where +
+				"</LocationConstraint></CreateBucketConfiguration>"
 		}
 		wantError(t, create("elsewhere", in("ap-south-7"), rootID, rootSecret), 400, "IllegalLocationConstraintException")
 		wantError(t, create("elsewhere", in("No Region"), rootID, rootSecret), 400, "InvalidLocationConstraint")

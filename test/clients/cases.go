@@ -52,12 +52,10 @@ func cases() []testCase {
 		{name: "get-if", run: caseGetIf},
 		{name: "presign-get", run: func(ctx context.Context, r *run) error { return r.presignGet(ctx, "") }},
 		{name: "presign-put", run: func(ctx context.Context, r *run) error { return r.presignPut(ctx, "") }},
-		{name: "presign-get-v4", only: []string{"aws-cli", "boto3", "boto3-crt"}, run: func(ctx context.Context, r *run) error {
-			return r.presignGet(ctx, "v4")
-		}},
-		{name: "presign-put-v4", only: []string{"boto3", "boto3-crt"}, run: func(ctx context.Context, r *run) error {
-			return r.presignPut(ctx, "v4")
-		}},
+		{name: "presign-get-v4", only: []string{"aws-cli", "boto3", "boto3-crt"},
+			run: func(ctx context.Context, r *run) error { return r.presignGet(ctx, "v4") }},
+		{name: "presign-put-v4", only: []string{"boto3", "boto3-crt"},
+			run: func(ctx context.Context, r *run) error { return r.presignPut(ctx, "v4") }},
 		{name: "metadata", run: caseMetadata},
 		{name: "metadata-spaces", run: caseMetadataSpaces},
 		{name: "metadata-utf8", run: caseMetadataUTF8},

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/penstock-store/penstock/bench"
 	"github.com/penstock-store/penstock/client"
 	"github.com/penstock-store/penstock/test/realnode"
 )
@@ -58,6 +59,68 @@ func TestForeignMemory(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+	deniedMemory(t, n)
+}
+
+// deniedMemory forbids others to trace this process: the kernel denies the node, and the client says so.
+func deniedMemory(t *testing.T, n *bench.Node) {
+	t.Helper()
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) }() // it was
+	c := realnode.Connect(t, n, client.Auto, partBytes)
+	r, err := c.Register(make([]byte, 5000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := c.PutFrom(t.Context(), r.All(), "foreign", "denied", client.PutOptions{})
+	if err != nil || res.Path != client.PathTCP || res.Reason != client.ReasonForeignDenied {
+		t.Errorf("not dumpable: %+v, %v", res, err)
+	}
+	if err := errors.Join(r.Close(), c.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAutoSaysWhy: memory that shm does not reach goes by tcp with the reason, memory that it reaches by shm
+// without one. A node with root's capability takes no foreign memory.
+func TestAutoSaysWhy(t *testing.T) {
+	n := startNode(t)
+	c := n.connect(t, client.Auto)
+	if err := c.CreateBucket(t.Context(), "auto"); err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := c.Register(make([]byte, 5000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := c.Alloc(5000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, reason := client.PathSHM, ""
+	if os.Geteuid() == 0 {
+		path, reason = client.PathTCP, client.ReasonForeignOff
+	}
+	for _, tc := range []struct {
+		region       *client.Region
+		path, reason string
+	}{{own, client.PathSHM, ""}, {foreign, path, reason}} {
+		put, putErr := c.PutFrom(t.Context(), tc.region.All(), "auto", "k", client.PutOptions{})
+		get, getErr := c.GetInto(t.Context(), tc.region.All(), "auto", "k", client.GetOptions{})
+		if err := errors.Join(putErr, getErr); err != nil {
+			t.Fatal(err)
+		}
+		for _, res := range []client.Result{put, get} {
+			if res.Path != tc.path || res.Reason != tc.reason || res.FabricBytes != 5000 {
+				t.Errorf("%+v, want %s %q", res, tc.path, tc.reason)
+			}
+		}
+	}
+	if err := errors.Join(own.Close(), foreign.Close()); err != nil {
+		t.Error(err)
 	}
 }
 

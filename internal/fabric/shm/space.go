@@ -120,7 +120,8 @@ func peer(conn *net.UnixConn) (cred *unix.Ucred, pidfd *os.File, err error) {
 			err = fmt.Errorf("shm: peer is not visible: %w", unix.ESRCH)
 			return
 		}
-		if fd, err = unix.GetsockoptInt(int(socket), unix.SOL_SOCKET, unix.SO_PEERPIDFD); err != nil {
+		fd, err = unix.GetsockoptInt(int(socket), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		if errors.Is(err, unix.ENOPROTOOPT) {
 			fd, err = unix.PidfdOpen(int(cred.Pid), 0) // before Linux 6.5; who sends PRESENT settles the rest
 		}
 		if err == nil {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net/http"
+	"sync"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -88,5 +90,48 @@ func TestBuffer(t *testing.T) {
 	}
 	if got := n.payloadBytes("PutObject", "http"); got != 1<<20+11 { // that of the session over HTTP
 		t.Errorf("%d bytes of PUTs in HTTP bodies", got)
+	}
+}
+
+// One window serves one operation at a time: a second one is refused before anything is sent.
+func TestBufferServesOneOperation(t *testing.T) {
+	n := startNode(t)
+	p := n.proxy(t)
+	c := n.client(client.PathSHM, func(c *client.Config) { c.Endpoint = p.URL })
+	s := awsrdma.New(c, awsrdma.Options{Strict: true})
+	defer s.Close()
+	svc := s3.New(n.options(p.URL), awsrdma.Enable(s))
+	r, err := c.Alloc(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx := awsrdma.WithBuffer(t.Context(), r.All())
+	arrived, leave := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	p.set(func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
+		once.Do(func() { close(arrived) })
+		<-leave
+		forward.ServeHTTP(w, r)
+	})
+	put := func() error {
+		_, err := svc.PutObject(ctx, &s3.PutObjectInput{Bucket: aws.String("bkt"), Key: aws.String("k")})
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- put() }()
+	<-arrived
+	if err := put(); !errors.Is(err, awsrdma.ErrBuffer) {
+		t.Errorf("a second operation: %v", err)
+	}
+	close(leave)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := put(); err != nil {
+		t.Errorf("after the first: %v", err)
+	}
+	if st := s.Stats(); st.Errors != 1 || st.FabricPuts != 2 {
+		t.Errorf("%+v", st)
 	}
 }

@@ -198,7 +198,7 @@ func declineOf(err error) *client.DeclinedError {
 	case errors.As(err, &d):
 		return d
 	case errors.Is(err, errPoolBusy):
-		return &client.DeclinedError{Reason: ReasonPoolBusy}
+		return &client.DeclinedError{Reason: ReasonPoolBusy, Cause: err}
 	case errors.Is(err, errPoolClosed), errors.Is(err, client.ErrClosed):
 		return &client.DeclinedError{Reason: client.ReasonNoSession, Cause: client.ErrClosed}
 	}

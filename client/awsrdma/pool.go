@@ -3,6 +3,7 @@ package awsrdma
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/bits"
 	"slices"
 	"sync"
@@ -49,9 +50,10 @@ func classOf(n int64) int64 {
 	return (n + step - 1) / step * step
 }
 
-// get lends a region of at least n bytes. Errors: errPoolBusy, errPoolClosed, ctx's, those of Alloc.
+// get lends a region of at least n bytes, which is no more than the pool's bound. Errors: errPoolBusy, also
+// when the machine has no memory, errPoolClosed, ctx's.
 func (p *pool) get(ctx context.Context, n int64) (*lent, error) {
-	size := classOf(n)
+	size := min(classOf(n), p.limit)
 	var timeout <-chan time.Time
 	if p.wait > 0 {
 		timer := time.NewTimer(p.wait)
@@ -114,7 +116,7 @@ func (p *pool) take(size int64) (*client.Region, <-chan struct{}, error) {
 		p.used -= size
 		p.wake()
 		p.mu.Unlock()
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("%w: %w", errPoolBusy, err)
 	}
 	return r, nil, nil
 }

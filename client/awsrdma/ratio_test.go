@@ -28,7 +28,6 @@ const (
 	wantedRatio = 2.0
 	// inFlight is the number of requests at once, with and without the option.
 	inFlight = 4
-	rounds   = 5
 )
 
 // TestSDKRatio moves 16 objects by aws-sdk-go-v2 up and down, with the option and without, by turns, to and
@@ -36,13 +35,13 @@ const (
 // speed has a bound when PENSTOCK_SDK_BYTES says how long an object is, as make bench-sdk does (64 MiB):
 // without, few and short objects see that it works.
 func TestSDKRatio(t *testing.T) {
-	objects, size, bound := 4, int64(4<<20), false
+	objects, rounds, size, bound := 4, 1, int64(4<<20), false
 	if text := os.Getenv("PENSTOCK_SDK_BYTES"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects, size, bound = 16, n, true
+		objects, rounds, size, bound = 16, 5, n, true
 	}
 	binary := realnode.Build(t)
 	dir, err := bench.TempDir(filepath.Dir(binary))
@@ -61,7 +60,7 @@ func TestSDKRatio(t *testing.T) {
 	}()
 	for _, path := range fabrics {
 		m := newMover(t, n, path, objects, size)
-		if ratios := m.run(t); bound && path == client.PathSHM {
+		if ratios := m.run(t, rounds); bound && path == client.PathSHM {
 			for op, ratio := range ratios {
 				if ratio < wantedRatio {
 					t.Errorf("%s %s: %.2f times the speed without the option, less than %.1f", path, op, ratio, wantedRatio)
@@ -164,7 +163,7 @@ func (m *mover) get(svc *s3.Client) func(context.Context, int, *string) error {
 }
 
 // run measures, and checks everything but the speed.
-func (m *mover) run(t *testing.T) map[string]float64 {
+func (m *mover) run(t *testing.T, rounds int) map[string]float64 {
 	took := map[string][]time.Duration{}
 	moved := map[string]int64{}
 	turn := func(name string, fn func(context.Context, int, *string) error) {

@@ -54,7 +54,7 @@ func (o Options) resolved() Options {
 		o.MinBytes = 0
 	}
 	o.MaxBytes = orDefault(o.MaxBytes, DefaultMaxBytes)
-	o.PoolBytes = max(orDefault(o.PoolBytes, DefaultPoolBytes), o.MaxBytes)
+	o.PoolBytes = max(orDefault(o.PoolBytes, DefaultPoolBytes), o.MaxBytes, minRegion)
 	o.PoolWait = orDefault(o.PoolWait, DefaultPoolWait)
 	return o
 }

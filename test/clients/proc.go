@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
+	"sync"
 	"syscall"
 )
 
@@ -77,11 +78,29 @@ type library struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	out   *bufio.Reader
-	diags *bytes.Buffer
+	diags *diagnostics
+}
+
+// diagnostics is what a client prints beside its answers; it may be read while the client runs.
+type diagnostics struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (d *diagnostics) Write(p []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.text.Write(p)
+}
+
+func (d *diagnostics) String() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.text.String()
 }
 
 func startLibrary(c command, name string, args ...string) (*library, error) {
-	l := &library{cmd: exec.Command(name, args...), diags: &bytes.Buffer{}}
+	l := &library{cmd: exec.Command(name, args...), diags: &diagnostics{}}
 	l.cmd.Env, l.cmd.Dir, l.cmd.Stderr = c.env, c.dir, l.diags
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var err error

@@ -175,6 +175,7 @@ func (c *conn) Write(p []byte) (int, error) {
 func (c *conn) refuse(to io.Writer, r Refusal) error {
 	c.refused.Store(true)
 	_, err := to.Write(c.o.Refuse(r))
+	_ = c.raw.SetReadDeadline(time.Now().Add(lingerWait)) // net/http may wait for a body that never comes
 	return err
 }
 

@@ -139,6 +139,29 @@ func FuzzEveryAnswerHasOneAuthor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) { everyAnswer(t, address, text) })
 }
 
+// TestRefusedConnectionEnds: also when the request announced a body that never comes.
+func TestRefusedConnectionEnds(t *testing.T) {
+	address := loopback(t)
+	for _, text := range []string{
+		"PUT / HTTP/1.1\r\nHost: x\r\nExpect: y\r\nContent-Length: 5\r\n\r\n", "GET / HTTP/1.1\r\n\r\n",
+		"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: y\r\nContent-Length: 5\r\n\r\n",
+	} {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // well above lingerWait
+		if _, err := conn.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		all, err := io.ReadAll(conn)
+		if err != nil || !strings.Contains(string(all), "From: front") {
+			t.Errorf("%q: %q, %v", text, all, err)
+		}
+		_ = conn.Close()
+	}
+}
+
 // TestRefusalReachesAClientThatGoesOnSending: a close with unread bytes would be a reset, which takes the
 // answer away.
 func TestRefusalReachesAClientThatGoesOnSending(t *testing.T) {

@@ -377,6 +377,29 @@ func TestUntouched(t *testing.T) {
 	t.Error("presigned URLs differ")
 }
 
+// A request without a signature carries no token: memory is lent to nobody in particular then.
+func TestUnsignedRequestsCarryNoToken(t *testing.T) {
+	n := startNode(t)
+	p := n.proxy(t)
+	s := awsrdma.New(n.client(client.PathSHM, func(c *client.Config) { c.Endpoint = p.URL }), awsrdma.Options{})
+	defer s.Close()
+	o := n.options(p.URL)
+	o.Credentials = aws.AnonymousCredentials{}
+	svc := s3.New(o, awsrdma.Enable(s))
+	_, err := svc.GetObject(t.Context(), &s3.GetObjectInput{Bucket: aws.String("bkt"), Key: aws.String("k")})
+	wantCode(t, err, "AccessDenied")
+	_, err = svc.PutObject(t.Context(), &s3.PutObjectInput{
+		Bucket: aws.String("bkt"), Key: aws.String("k"), Body: bytes.NewReader(randomBytes(1, 100000)),
+	})
+	wantCode(t, err, "AccessDenied")
+	if tokens := p.seen(); len(tokens) != 0 {
+		t.Errorf("%d tokens were sent", len(tokens))
+	}
+	if used := s.Stats().PoolUsedBytes; used != 0 {
+		t.Errorf("%d bytes in use", used)
+	}
+}
+
 // renamed is a step of the SDK under another name.
 type renamed struct {
 	middleware.DeserializeMiddleware

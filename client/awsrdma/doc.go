@@ -10,7 +10,7 @@
 // URLs are untouched. The SDK keeps signing, retrying and naming errors. ResultOf says which path
 // carried the bytes of one operation, Session.Stats of all.
 //
-// Called by: applications, bench.
+// Called by: applications.
 //
 // How it hooks in. An option for each operation adds four steps to the SDK's middleware stack:
 //

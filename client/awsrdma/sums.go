@@ -20,7 +20,6 @@ const (
 	headerType        = "X-Amz-Checksum-Type"
 	headerAlgorithm   = "X-Amz-Sdk-Checksum-Algorithm"
 	headerToken       = "X-Amz-Rdma-Token"
-	headerDeadline    = "X-Penstock-Rdma-Deadline-Ms"
 	headerMoved       = "X-Penstock-Rdma-Checksum"
 	defaultAlgorithm  = "CRC32"     // of the SDK
 	ownAlgorithm      = "CRC64NVME" // of uploads for which the SDK computes none

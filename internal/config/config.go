@@ -93,6 +93,7 @@ type RDMA struct {
 	Enabled         bool          `yaml:"enabled" doc:"false: every token is declined with reason off"`
 	Shm             bool          `yaml:"shm" doc:"offer the shm fabric to clients on this host"`
 	ShmSocket       string        `yaml:"shm_socket" doc:"Unix socket of shm; empty: fabric.sock in the data directory"`
+	ShmForeign      bool          `yaml:"shm_foreign" doc:"shm also reaches memory of client.Register"`
 	TCP             bool          `yaml:"tcp" doc:"offer the tcp fabric"`
 	TCPListen       string        `yaml:"tcp_listen" doc:"address of the tcp fabric; port 0: any free one"`
 	TCPAdvertise    string        `yaml:"tcp_advertise" doc:"address told to clients; empty: the one of tcp_listen"`
@@ -147,7 +148,7 @@ func Default() Config {
 		},
 		Arena: Arena{FabricBuffers: 256, HTTPBuffers: 256, SmallBuffers: 512, Wait: 2 * time.Second},
 		RDMA: RDMA{
-			Enabled: true, Shm: true, TCP: true, TCPListen: "127.0.0.1:0", Sessions: 1024, Regions: 256,
+			Enabled: true, Shm: true, ShmForeign: true, TCP: true, TCPListen: "127.0.0.1:0", Sessions: 1024, Regions: 256,
 			MappedBytes: 64 * GiB, Deadline: 8 * time.Second, SessionDeadline: 300 * time.Second,
 		},
 		Storage: Storage{

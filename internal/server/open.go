@@ -191,7 +191,7 @@ func (s *Server) openFabrics(context.Context) error {
 		return nil
 	}
 	if r.Enabled && r.Shm {
-		f, err := shm.New(shm.Options{Ledger: ledger, Address: r.ShmSocket, Logger: s.log})
+		f, err := shm.New(shm.Options{Ledger: ledger, Address: r.ShmSocket, NoForeign: !r.ShmForeign, Logger: s.log})
 		if err := add(shm.Name, f, err); err != nil {
 			return err
 		}

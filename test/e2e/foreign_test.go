@@ -18,6 +18,7 @@ import (
 
 	"github.com/penstock-store/penstock/bench"
 	"github.com/penstock-store/penstock/client"
+	"github.com/penstock-store/penstock/internal/config"
 	"github.com/penstock-store/penstock/test/realnode"
 )
 
@@ -120,6 +121,34 @@ func TestAutoSaysWhy(t *testing.T) {
 		}
 	}
 	if err := errors.Join(own.Close(), foreign.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestForeignMemorySwitchedOff: the listing of a node that is told to take no foreign memory says so, and why.
+func TestForeignMemorySwitchedOff(t *testing.T) {
+	c := startNode(t, func(c *config.Config) { c.RDMA.ShmForeign = false }).connect(t, client.Auto)
+	info, err := c.NodeInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range info.Fabrics {
+		if f.Name == client.PathSHM && (!f.Up || f.Foreign || f.ForeignReason != "off") {
+			t.Errorf("%+v", f)
+		}
+	}
+	r, err := c.Register(make([]byte, 5000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CreateBucket(t.Context(), "off"); err != nil {
+		t.Fatal(err)
+	}
+	res, err := c.PutFrom(t.Context(), r.All(), "off", "k", client.PutOptions{})
+	if err != nil || res.Path != client.PathTCP || res.Reason != client.ReasonForeignOff {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -97,7 +97,7 @@ type node struct {
 	relay   *relay // in front of the same node: clients of fabrics go through it
 }
 
-func startNode(t *testing.T) *node {
+func startNode(t *testing.T, change ...func(*config.Config)) *node {
 	t.Helper()
 	dir := t.TempDir()
 	c := config.Default()
@@ -107,6 +107,9 @@ func startNode(t *testing.T) *node {
 	c.Arena.Wait = 20 * time.Second // a queue is no error here
 	c.Storage.Segment, c.Storage.Reserve, c.Storage.Grace = 128*config.MiB, 16*config.MiB, time.Second
 	c.Root = config.Credentials{AccessKey: accessKey, SecretKey: secretKey}
+	for _, f := range change {
+		f(&c)
+	}
 	s, err := server.New(t.Context(), c, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -38,7 +38,11 @@ func (s *session) attach() error {
 		return s.send(frame.Header{Type: frame.Attached}) // the answer to an earlier one was not waited for
 	}
 	s.foreign.end()
-	opened, status := openSpace(s.conn)
+	var opened *space
+	status := frame.StatusOff
+	if s.fabric.foreignReason() == "" {
+		opened, status = openSpace(s.conn)
+	}
 	if status != frame.StatusOK {
 		s.fabric.logger.Debug("foreign memory refused", "fabric", Name, "principal", s.core.Principal,
 			requestid.Attr, s.core.RequestID, "reason", status.String())

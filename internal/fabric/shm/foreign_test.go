@@ -384,3 +384,31 @@ func TestForeignSessions(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestForeignSwitchedOff: where foreign memory is switched off, neither the listing nor an answer offers it,
+// whatever the kernel would allow, and memfds are taken as ever.
+func TestForeignSwitchedOff(t *testing.T) {
+	f, err := New(Options{Ledger: fabric.NewLedger(fabric.Limits{}), NoForeign: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if rail := f.Rails()[0]; rail.Foreign || rail.ForeignReason != "off" {
+		t.Errorf("rail: %+v", rail)
+	}
+	c := connect(t, f)
+	if h := c.attach(); h.Type != frame.Attached || h.Status != frame.StatusOff {
+		t.Errorf("attach: type %d, %s", h.Type, h.Status)
+	}
+	if h := c.announce(1, anonymous(t, 4096)); h.Type != frame.RegionRefused || h.Status != frame.StatusProcess {
+		t.Errorf("region: type %d, %s", h.Type, h.Status)
+	}
+	c.send(frame.Header{Type: frame.Region, Region: 1, Size: 4096}, memory(t, 4096, unix.F_SEAL_SHRINK, true))
+	if h := c.receive(); h.Type != frame.RegionOK {
+		t.Errorf("memfd: %s", h.Status)
+	}
+}

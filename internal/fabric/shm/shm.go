@@ -58,14 +58,17 @@ type Options struct {
 	Ledger  *fabric.Ledger
 	Address string // socket path, or "@name" for an abstract one; empty draws an abstract name
 	Logger  *slog.Logger
+
+	NoForeign bool // take no foreign memory, whatever the kernel allows
 }
 
 // Fabric listens for data connections and opens windows.
 type Fabric struct {
-	address string
-	roster  *fabric.Roster
-	logger  *slog.Logger
-	door    *fabric.Door
+	address   string
+	noForeign bool
+	roster    *fabric.Roster
+	logger    *slog.Logger
+	door      *fabric.Door
 }
 
 var (
@@ -88,9 +91,10 @@ func New(o Options) (*Fabric, error) {
 		return nil, fmt.Errorf("shm: listen %s: %w", address, err)
 	}
 	f := &Fabric{
-		address: address,
-		roster:  fabric.NewRoster(Name, o.Ledger),
-		logger:  o.Logger,
+		address:   address,
+		noForeign: o.NoForeign,
+		roster:    fabric.NewRoster(Name, o.Ledger),
+		logger:    o.Logger,
 	}
 	if f.logger == nil {
 		f.logger = slog.New(slog.DiscardHandler)
@@ -132,11 +136,19 @@ func (f *Fabric) Name() string { return Name }
 
 // Rails has one rail, the host itself.
 func (f *Fabric) Rails() []fabric.Rail {
-	reason := foreignReason()
+	reason := f.foreignReason()
 	return []fabric.Rail{{
 		Fabric: Name, Name: "host", Network: "unix", Address: f.address, Up: true,
 		Foreign: reason == "", ForeignReason: reason,
 	}}
+}
+
+// foreignReason tells why no foreign memory is taken; empty when it is.
+func (f *Fabric) foreignReason() string {
+	if f.noForeign {
+		return reasonOff
+	}
+	return foreignReason()
 }
 
 // Stats reads the counters.

@@ -21,6 +21,7 @@ import (
 
 // Words for fabric.Rail.ForeignReason.
 const (
+	reasonOff     = "off"            // switched off
 	reasonCapable = "ptrace-capable" // the kernel would let this process open everybody's memory
 	reasonProc    = "no-proc"        // /proc is missing or shows another pid namespace
 )
@@ -64,9 +65,6 @@ type space struct {
 // openSpace opens the memory of the process that connected. The pidfd is looked at after the opening: a
 // process that lives then had its pid all the time, so that what was opened is its memory.
 func openSpace(conn *net.UnixConn) (*space, frame.Status) {
-	if foreignReason() != "" {
-		return nil, frame.StatusOff
-	}
 	cred, pidfd, err := peer(conn)
 	if err != nil {
 		return nil, frame.StatusProcess

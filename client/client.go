@@ -1,6 +1,7 @@
 package client
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -30,10 +31,14 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	security, err := cfg.tlsConfig(base)
+	if err != nil {
+		return nil, err
+	}
 	c := &Client{
 		cfg:    cfg,
 		base:   base,
-		http:   &http.Client{Transport: newTransport(), CheckRedirect: keepRedirect},
+		http:   &http.Client{Transport: newTransport(security), CheckRedirect: keepRedirect},
 		signer: s3.NewSigner(),
 	}
 	c.fabrics.init(c)
@@ -42,13 +47,14 @@ func New(cfg Config) (*Client, error) {
 
 // newTransport is tuned for few long-lived connections and large bodies: a body read larger than
 // the read buffer goes from the socket straight into the caller's memory.
-func newTransport() *http.Transport {
+func newTransport(security *tls.Config) *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,
 		MaxIdleConnsPerHost:   maxIdleConns,
 		IdleConnTimeout:       idleConnTimeout,
+		TLSClientConfig:       security,
 		TLSHandshakeTimeout:   tlsTimeout,
 		ExpectContinueTimeout: continueWait,
 		DisableCompression:    true, // ranges and checksums are of the stored bytes

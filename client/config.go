@@ -80,11 +80,16 @@ func (c Credentials) LogValue() slog.Value { return slog.StringValue(c.String())
 // Config says where the node is and how payloads travel. The zero value takes everything from the
 // environment: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION,
 // AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; without such a key, the profile
-// AWS_PROFILE (default) of the file AWS_SHARED_CREDENTIALS_FILE.
+// AWS_PROFILE (default) of the file AWS_SHARED_CREDENTIALS_FILE. AWS_CA_BUNDLE is read for HTTPS.
 type Config struct {
-	Endpoint    string      // http://host:port; path-style requests go below it
+	Endpoint    string      // http(s)://host:port; path-style requests go below it
 	AWSRegion   string      // default us-east-1
 	Credentials Credentials // static
+
+	// Files of an HTTPS endpoint, PEM, read once by New.
+	CABundle   string // authorities, instead of the system's; default AWS_CA_BUNDLE
+	ClientCert string // the client's own certificate and
+	ClientKey  string // its key, for a node that asks for one
 
 	// Fabric is Auto when empty. With SHM or TCP no other fabric is tried.
 	Fabric Fabric

@@ -160,9 +160,15 @@ func (a *app) bench(ctx context.Context, o benchOptions) (err error) {
 		cfg.Endpoint = node.Endpoint
 		cfg.Credentials = client.Credentials{AccessKey: node.AccessKey, SecretKey: node.SecretKey}
 	} else {
+		if a.clientCert != "" {
+			return usagef("bench: its processes take no client certificate")
+		}
 		run.Environment = []string{"AWS_ENDPOINT_URL=" + firstOf(a.endpoint, os.Getenv("AWS_ENDPOINT_URL"))}
 		if a.region != "" {
 			run.Environment = append(run.Environment, "AWS_REGION="+a.region)
+		}
+		if a.caBundle != "" {
+			run.Environment = append(run.Environment, "AWS_CA_BUNDLE="+a.caBundle)
 		}
 	}
 	report, err := a.runBench(ctx, o, cfg, tasks, run)

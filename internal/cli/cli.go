@@ -60,6 +60,8 @@ type app struct {
 	region   string
 	fabric   string
 	strict   bool // no HTTP fallback
+
+	caBundle, clientCert, clientKey string // PEM files
 }
 
 // Main runs one command line (without the program's name) and returns its exit code.
@@ -100,6 +102,7 @@ const rootHelp = `penstock is an S3 object store that moves payloads by one-side
 
 Clients read AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
 AWS_SESSION_TOKEN; without a key in these, the file AWS_SHARED_CREDENTIALS_FILE, profile AWS_PROFILE.
+AWS_CA_BUNDLE names the authorities of HTTPS endpoints, instead of the system's.
 Objects are written s3://bucket/key.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 access denied, 5 some items failed.`
@@ -123,6 +126,9 @@ func (a *app) root() *cobra.Command {
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "log what the client does to stderr")
 	f.StringVar(&a.endpoint, "endpoint-url", "", "endpoint, instead of AWS_ENDPOINT_URL")
 	f.StringVar(&a.region, "region", "", "AWS region, instead of AWS_REGION")
+	f.StringVar(&a.caBundle, "ca-bundle", "", "PEM file of authorities for HTTPS, instead of AWS_CA_BUNDLE")
+	f.StringVar(&a.clientCert, "client-cert", "", "PEM file of a certificate to show to the node")
+	f.StringVar(&a.clientKey, "client-key", "", "PEM file of its key")
 	f.StringVar(&a.fabric, "fabric", "auto", "path of payloads: auto, shm, tcp or http")
 	f.BoolVar(&a.strict, "no-fallback", false, "fail where a fabric declines, instead of using HTTP")
 	root.AddCommand(a.serveCommand(), a.cpCommand(), a.lsCommand(), a.catCommand(), a.rmCommand(), a.mbCommand(),
@@ -152,6 +158,7 @@ func (a *app) clientConfig() client.Config {
 	return client.Config{
 		Endpoint: a.endpoint, AWSRegion: a.region, Fabric: client.Fabric(a.fabric),
 		AllowHTTPFallback: !a.strict, Logger: a.logger(),
+		CABundle: a.caBundle, ClientCert: a.clientCert, ClientKey: a.clientKey,
 	}
 }
 

@@ -9,7 +9,7 @@
 //  3. Exit codes: see the Exit constants and `penstock help`.
 //  4. What destroys needs --yes.
 //  5. Progress bars appear on a terminal only.
-//  6. Credentials come from the AWS_* environment only.
+//  6. Credentials come from the AWS_* environment only, and files that it names.
 //
 // What it does not do: serving. The caller gives the function behind `penstock serve`.
 package cli

@@ -27,7 +27,11 @@ type Loan struct {
 	grant     grant
 	release   func() // ends the hold on the region; of loans by Lend
 	crc       string // CRC64NVME that the request declares; empty: none
-	sent      atomic.Bool
+	own       bool   // sent by this package, whose transport tells whether it got as far as a connection
+
+	handed  atomic.Bool // to somebody who may have sent the request
+	reached atomic.Bool // a transport that tells
+	sent    atomic.Bool // it had a connection
 }
 
 // Lend opens a loan of the window for one request: a PUT, whose payload the window is, or else a GET,
@@ -54,7 +58,7 @@ func (c *Client) Lend(ctx context.Context, w Window, method string) (*Loan, erro
 		release()
 		return nil, err
 	}
-	l.release = release
+	l.release, l.own = release, false
 	return l, nil
 }
 
@@ -90,7 +94,7 @@ func (l *lease) lend(c *Client, w Window, method string) (*Loan, error) {
 	}
 	return &Loan{
 		client: c, session: l.session, window: w, direction: direction, grant: g, limit: l.deadline(c),
-		release: func() {},
+		release: func() {}, own: true,
 	}, nil
 }
 
@@ -106,13 +110,24 @@ func (l *Loan) SetHeader(h http.Header) {
 }
 
 // Context is for sending the request: it ends a grace after the loan's deadline, and it tells the loan
-// whether the request may have been sent. The request must have a body that the transport cannot replay:
+// whether the request may have been sent: with a transport that does not say so, or that gets another
+// context, every request passes for sent. The request must have a body that the transport cannot replay:
 // a token is good for one attempt. The answer's body is read by Settle, so cancel may follow it.
 func (l *Loan) Context(ctx context.Context) (context.Context, context.CancelFunc) {
+	l.handed.Store(true)
 	ctx, cancel := context.WithTimeout(ctx, l.limit+answerGrace)
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { l.reached.Store(true) },
 		GotConn: func(httptrace.GotConnInfo) { l.sent.Store(true) },
 	}), cancel
+}
+
+// maybeSent tells whether a request without an answer may be on its way.
+func (l *Loan) maybeSent() bool {
+	if l.own || l.reached.Load() {
+		return l.sent.Load()
+	}
+	return l.handed.Load()
 }
 
 // Settlement is what an answer says about the window.
@@ -193,7 +208,7 @@ func (l *Loan) end(resp *http.Response, err error) error {
 		// Answered while the transfer was still under way: the answer was not true.
 		return l.client.quarantine(l.window.Region, l.session, fmt.Errorf(
 			"%w: answered before its transfer ended: %w", ErrProtocol, endErr))
-	case !l.sent.Load():
+	case !l.maybeSent():
 		return err
 	}
 	return l.client.quarantine(l.window.Region, l.session, fmt.Errorf("%w: %w", ErrNoAnswer, err))

@@ -1,9 +1,11 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 )
@@ -80,21 +82,37 @@ func TestLoanIsSettledByTheAnswer(t *testing.T) {
 	}
 }
 
-// A request that was never sent costs nothing; one that may have been is fenced.
+// A request that was never sent costs nothing; one that may have been is fenced, which is every one that
+// was handed to a transport that does not say what it did with it.
 func TestLoanWithoutAnAnswer(t *testing.T) {
 	cause := errors.New("connection lost")
-	for _, sent := range []bool{false, true} {
+	for name, c := range map[string]struct {
+		send  func(context.Context)
+		fence bool
+	}{
+		"not handed out":   {nil, false},
+		"no connection":    {func(ctx context.Context) { httptrace.ContextClientTrace(ctx).GetConn("host:80") }, false},
+		"silent transport": {func(context.Context) {}, true},
+		"connection": {func(ctx context.Context) {
+			httptrace.ContextClientTrace(ctx).GetConn("host:80")
+			httptrace.ContextClientTrace(ctx).GotConn(httptrace.GotConnInfo{})
+		}, true},
+	} {
 		n := newFakeNode(t, PathSHM)
-		c := n.client(nil)
-		r := region(t, c, 10)
-		l, err := c.Lend(t.Context(), r.All(), http.MethodPut)
+		cl := n.client(nil)
+		r := region(t, cl, 10)
+		l, err := cl.Lend(t.Context(), r.All(), http.MethodPut)
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.sent.Store(sent)
+		if c.send != nil {
+			ctx, cancel := l.Context(t.Context())
+			c.send(ctx)
+			cancel()
+		}
 		_, err = l.Settle(nil, cause)
-		if !errors.Is(err, cause) || errors.Is(err, ErrNoAnswer) != sent || (n.count("fence") != 0) != sent {
-			t.Errorf("sent %v: %v, %d fences", sent, err, n.count("fence"))
+		if !errors.Is(err, cause) || errors.Is(err, ErrNoAnswer) != c.fence || (n.count("fence") != 0) != c.fence {
+			t.Errorf("%s: %v, %d fences", name, err, n.count("fence"))
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/logging"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
@@ -206,6 +207,9 @@ func (*sendStep) HandleDeserialize(
 	}
 	if err := try.mayLeave(req); err != nil {
 		return out, md, err
+	}
+	if err := ctx.Err(); err != nil { // what goes on may have been sent
+		return out, md, &smithy.CanceledError{Err: err}
 	}
 	sending, cancel := try.loan.Context(ctx)
 	defer cancel()

@@ -156,10 +156,7 @@ func readPayload(mem []byte, req *smithyhttp.Request, h hash.Hash) error {
 	src := req.GetStream()
 	for len(mem) > 0 {
 		piece := mem[:min(pieceBytes, len(mem))]
-		if _, err := io.ReadFull(src, piece); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
+		if err := readFull(src, piece); err != nil {
 			return fmt.Errorf("awsrdma: read body: %w", err)
 		}
 		if h != nil {
@@ -167,11 +164,28 @@ func readPayload(mem []byte, req *smithyhttp.Request, h hash.Hash) error {
 		}
 		mem = mem[len(piece):]
 	}
-	if req.IsStreamSeekable() {
-		return nil // its length was asked for
-	}
-	if n, _ := io.ReadFull(src, make([]byte, 1)); n != 0 {
+	// A source may know only at its end that what it gave was wrong, and one that can be rewound may have
+	// grown since its length was asked for.
+	switch n, err := io.ReadFull(src, make([]byte, 1)); {
+	case n != 0:
 		return errors.New("awsrdma: read body: longer than its declared length")
+	case !errors.Is(err, io.EOF):
+		return fmt.Errorf("awsrdma: read end of body: %w", err)
+	}
+	return nil
+}
+
+// readFull is io.ReadFull that keeps an error which comes with the last bytes.
+func readFull(src io.Reader, p []byte) error {
+	for len(p) > 0 {
+		n, err := src.Read(p)
+		p = p[n:]
+		switch {
+		case errors.Is(err, io.EOF) && len(p) > 0:
+			return io.ErrUnexpectedEOF
+		case err != nil && !errors.Is(err, io.EOF):
+			return err
+		}
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 
 .PHONY: help
 help: ## list the verbs
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}' | LC_ALL=C sort
 
 .PHONY: build
 build: ## build bin/penstock
@@ -22,7 +22,7 @@ race: ## the same under the race detector, short forms (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -short -timeout 30m ./...
 
 .PHONY: lint
-lint: ## formatting, vet, staticcheck, generated files up to date, arm64 builds
+lint: ## formatting, vet, staticcheck, builds for arm64
 	@out=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$out" ] || { echo "not formatted:"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...

@@ -35,6 +35,9 @@ const (
 	ReasonEmpty      = "empty"      // zero bytes: nothing to move
 )
 
+// ReasonArenaBusy is the server's word for a shortage of buffers, which passes.
+const ReasonArenaBusy = "arena-busy"
+
 type outcome int
 
 const (

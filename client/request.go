@@ -199,7 +199,7 @@ func repeatable(err error, once bool) bool {
 	}
 	var refused *DeclinedError
 	if errors.As(err, &refused) {
-		return refused.Reason == reasonArenaBusy || refused.Reason == ReasonNoSession
+		return refused.Reason == ReasonArenaBusy || refused.Reason == ReasonNoSession
 	}
 	for _, final := range []error{
 		context.Canceled, ErrClosed, ErrConfig, ErrRegionAbandoned, ErrProtocol, ErrTooSmall, ErrWindow,
@@ -210,9 +210,6 @@ func repeatable(err error, once bool) bool {
 	}
 	return !once
 }
-
-// reasonArenaBusy is the node's word for a shortage that passes.
-const reasonArenaBusy = "arena-busy"
 
 // backoff waits before the attempt after the given one: exponential with full jitter, or what
 // Retry-After asks for.

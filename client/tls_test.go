@@ -22,7 +22,6 @@ func TestTLSFiles(t *testing.T) {
 		if len(r.TLS.PeerCertificates) > 0 {
 			shown = r.TLS.PeerCertificates[0].Raw
 		}
-
 	}))
 	srv.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
 	srv.StartTLS()

@@ -34,7 +34,7 @@ import (
 	"github.com/penstock-store/penstock/internal/server"
 )
 
-// TestMain makes a certificate that the whole process trusts, since a client takes the system's roots.
+// TestMain makes a certificate that the whole process trusts.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "awsrdma")
 	if err != nil {
@@ -43,7 +43,8 @@ func TestMain(m *testing.M) {
 	if err := makeCertificate(dir); err != nil {
 		panic(err)
 	}
-	_ = os.Setenv("SSL_CERT_FILE", filepath.Join(dir, "cert.pem"))
+	_ = os.Setenv("SSL_CERT_FILE", filepath.Join(dir, "cert.pem")) // the SDK
+	_ = os.Setenv("AWS_CA_BUNDLE", filepath.Join(dir, "cert.pem")) // the client
 	_ = os.Setenv("AWSRDMA_TEST_CERTIFICATE", dir)
 	code := m.Run()
 	_ = os.RemoveAll(dir)

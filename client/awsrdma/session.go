@@ -225,11 +225,8 @@ func (r *refusal) Unwrap() error { return r.DeclinedError }
 // RetryableError is asked by the SDK's retryer.
 func (r *refusal) RetryableError() bool {
 	switch r.Reason {
-	case ReasonPoolBusy, client.ReasonNoSession, reasonArenaBusy:
+	case ReasonPoolBusy, client.ReasonNoSession, client.ReasonArenaBusy:
 		return true
 	}
 	return false
 }
-
-// reasonArenaBusy is the node's word for a shortage that passes.
-const reasonArenaBusy = "arena-busy"

@@ -10,6 +10,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -93,6 +96,37 @@ func TestLineOfAnEntry(t *testing.T) {
 		`"user_agent":"aws-sdk-go-v2/1.39.0 lang/go"}` + "\n"
 	if got := string(sample(7).append(nil)); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestEveryMemberIsDocumented: the table in docs/operations.md is the oracle for the names, both ways.
+func TestEveryMemberIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(doc), "| member | meaning |\n|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	name := regexp.MustCompile("`([a-z_]+)`")
+	var want, got []string
+	for row := range strings.Lines(table) {
+		for _, m := range name.FindAllStringSubmatch(strings.Split(row, "|")[1], -1) {
+			want = append(want, m[1])
+		}
+	}
+	full := &Entry{}
+	for i, v := 0, reflect.ValueOf(full).Elem(); i < v.NumField(); i++ {
+		if f := v.Field(i); f.Kind() == reflect.String {
+			f.SetString("x")
+		}
+	}
+	for _, m := range regexp.MustCompile(`"([a-z_]+)":`).FindAllSubmatch(full.append(nil), -1) {
+		got = append(got, string(m[1]))
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("a line has    %q\nthe table has %q", got, want)
 	}
 }
 

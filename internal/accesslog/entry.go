@@ -21,7 +21,7 @@ type Entry struct {
 	Time      time.Time // when the header of the request was read
 	RequestID string
 	Remote    string // address and port of the peer
-	TLS       string // version, as TLS1.3; empty: plain
+	TLS       string // version, as TLS 1.3; empty: plain
 	Subject   string // of the client's certificate, when one was verified
 
 	Principal string // empty: the signature was not verified

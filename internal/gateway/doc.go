@@ -18,7 +18,8 @@
 //  5. Every answer carries a request id. Tokens and secrets are never logged.
 //  6. Memory for payload comes from the arena only; documents (XML) have a budget of their own.
 //
-// Locks: none of its own; requests share atomic counters only.
+// Locks: requests share atomic counters, and the crowd's mu when a connection changes its state. A transfer
+// has a mu of its own.
 //
 // What it does not do: signatures and XML (s3), object semantics (store), one-sided transfers
 // (fabric, sink), listening (server).

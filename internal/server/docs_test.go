@@ -27,11 +27,15 @@ func TestDocumentsNameRealTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	documents, err := filepath.Glob("../../docs/*.md")
-	if err != nil || len(documents) == 0 {
-		t.Fatalf("%d documents, %v", len(documents), err)
+	var documents []string
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/rfcs/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %d documents, %v", pattern, len(found), err)
+		}
+		documents = append(documents, found...)
 	}
-	named := regexp.MustCompile("`(Test\\w+)`")
+	named := regexp.MustCompile("`(Test\\w+)(?:/\\w+)*`")
 	for _, document := range documents {
 		text, err := os.ReadFile(document)
 		if err != nil {

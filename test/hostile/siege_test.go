@@ -361,6 +361,7 @@ func TestSiegeOfTLS(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := selfSigned(t, dir)
 	t.Setenv("SSL_CERT_FILE", cert) // the certificate is trusted by this process, which asks for no other
+	t.Setenv("AWS_CA_BUNDLE", cert) // for package client
 	b := newBesieged(t, "--http-tls-cert", cert, "--http-tls-key", key)
 	hello := helloOf()
 	many := 300

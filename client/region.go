@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-store/penstock/client/target"
+	"github.com/penstock-store/penstock/internal/token"
 )
 
 // Region is memory that objects are read into and stored from. It is announced to the node at first
@@ -209,8 +210,11 @@ func (r *Region) on(ctx context.Context, s *session) (announced, error) {
 type Window struct {
 	Region *Region
 	Offset int64
-	Bytes  int64 // at most token.MaxWindow for one request; longer ones are cut into parts
+	Bytes  int64 // at most MaxWindowBytes for one request; longer ones are cut into parts
 }
+
+// MaxWindowBytes is the longest window of one request: its length has 32 bits in a token.
+const MaxWindowBytes = token.MaxWindow
 
 // Hold checks the bounds and keeps the region open until release is called, which Region.Close waits
 // for. Errors: ErrWindow, ErrClosed, ErrRegionAbandoned.

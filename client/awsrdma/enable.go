@@ -19,12 +19,16 @@ import (
 
 // Enable is an option of s3.New, s3.NewFromConfig and of single operations: payloads of PutObject,
 // UploadPart and GetObject move by the session's fabric where possible. The SDK's endpoint must be that of
-// the session's client, its principal the same. Several clients may share a session.
+// the session's client, its principal the same. Several clients may share a session. Options that set the
+// HTTP client or the logger come before it.
 func Enable(s *Session) func(*s3.Options) {
 	return func(o *s3.Options) {
 		sums := o.RequestChecksumCalculation == aws.RequestChecksumCalculationWhenSupported
 		if o.Logger != nil {
 			o.Logger = redacting{o.Logger}
+		}
+		if o.HTTPClient != nil {
+			o.HTTPClient = direct{o.HTTPClient}
 		}
 		o.APIOptions = append(o.APIOptions, func(stack *middleware.Stack) error {
 			return s.install(stack, sums)
@@ -133,6 +137,13 @@ func (m *startStep) run(
 		return out, md, err
 	}
 	defer op.buffer.release()
+	if op.buffer != nil {
+		hold, err := op.buffer.window.Hold()
+		if err != nil {
+			return out, md, err
+		}
+		defer hold()
+	}
 	defer op.release()
 	if op.put {
 		if req, err = op.stage(ctx, req, m.sums); err != nil {

@@ -47,7 +47,7 @@ func (op *operation) attemptGet(
 		size = op.session.guess.Load()
 	}
 	if op.buffer != nil {
-		size = op.buffer.window.Bytes
+		size = min(op.buffer.window.Bytes, client.MaxWindowBytes)
 	} else if known > 0 && known < op.session.options.MinBytes {
 		op.result.Reason = ReasonSmall
 		return op.getByHTTP(ctx, req, next)
@@ -71,9 +71,9 @@ func (op *operation) attemptGet(
 		}
 		need := t.result.Need
 		switch {
-		case d.Reason == ReasonTooLarge && op.buffer != nil && need > size:
+		case d.Reason == ReasonTooLarge && op.buffer != nil && need > op.buffer.window.Bytes:
 			return out, md, fmt.Errorf("awsrdma: %w: object %d bytes, window %d", client.ErrTooSmall, need, size)
-		case d.Reason == ReasonTooLarge && need > size && need <= op.session.options.MaxBytes && !grown:
+		case d.Reason == ReasonTooLarge && op.buffer == nil && need > size && need <= op.session.options.MaxBytes && !grown:
 			grown, size = true, need
 			continue
 		case d.Reason == client.ReasonNoSession && reopened < maxReopened:
@@ -92,6 +92,7 @@ func (op *operation) getTry(ctx context.Context, size int64) (*try, error) {
 	t := &try{op: op}
 	if op.buffer != nil {
 		t.window = op.buffer.window
+		t.window.Bytes = size
 		return t, nil
 	}
 	if err := op.session.client.Ready(ctx); err != nil {
@@ -101,7 +102,7 @@ func (op *operation) getTry(ctx context.Context, size int64) (*try, error) {
 	if err != nil {
 		return t, err
 	}
-	t.lent, t.window = l, l.region.Window(0, int64(len(l.region.Bytes())))
+	t.lent, t.window = l, l.region.Window(0, min(int64(len(l.region.Bytes())), client.MaxWindowBytes))
 	return t, nil
 }
 
@@ -161,11 +162,6 @@ func (op *operation) land(o *s3.GetObjectOutput) error {
 	if n < 0 || n > w.Bytes {
 		return fmt.Errorf("awsrdma: %w: object %d bytes, window %d", client.ErrTooSmall, n, w.Bytes)
 	}
-	release, err := w.Hold()
-	if err != nil {
-		return err
-	}
-	defer release()
 	if _, err := io.ReadFull(o.Body, memoryOf(w)[:n]); err != nil {
 		return fmt.Errorf("awsrdma: read body: %w", err)
 	}

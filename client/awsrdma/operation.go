@@ -152,15 +152,39 @@ func (t *try) settle(ctx context.Context, raw any, err error) error {
 	} else if err == nil {
 		err = fmt.Errorf("awsrdma: answer of type %T", raw)
 	}
+	if resp != nil && resp.Request != nil && resp.Request.URL != nil && !t.op.session.serves(resp.Request.URL) {
+		// An HTTP client followed a redirect all the same: the fence makes its token worthless.
+		_ = resp.Body.Close() // whose answer it is does not matter
+		resp, err = nil, fmt.Errorf("%w: answer of another host", client.ErrProtocol)
+	}
 	t.settled = true
 	t.result, err = t.loan.Settle(resp, err)
 	switch {
+	case errors.Is(err, client.ErrProtocol):
+		return err
 	case errors.Is(err, client.ErrNoAnswer) && !errors.Is(err, client.ErrRegionAbandoned) && ctx.Err() == nil:
 		return &unanswered{err}
 	case err != nil:
 		return err
-	case t.result.Reason != "":
+	case !t.result.Moved && t.result.Reason == "" && redirects(resp.StatusCode):
+		t.result.Reason = ReasonRedirected
+	}
+	if t.result.Reason != "" {
 		return errNotMoved
+	}
+	if t.op.put && t.result.Moved {
+		return t.compareEcho(resp.Header)
+	}
+	return nil
+}
+
+// compareEcho compares the checksums that the answer of an upload names with those that were sent.
+func (t *try) compareEcho(answer http.Header) error {
+	for _, a := range algorithms {
+		sent, stored := t.asked.Get(checksumHeader(a)), answer.Get(checksumHeader(a))
+		if sent != "" && stored != "" && sent != stored {
+			return fmt.Errorf("awsrdma: %w: stored %s %s, sent %s", client.ErrChecksum, a, stored, sent)
+		}
 	}
 	return nil
 }

@@ -88,16 +88,14 @@ func (op *operation) uploadBytes(req *smithyhttp.Request) (n int64, reason strin
 // stageBuffer takes the caller's window for the payload, where it is.
 func (op *operation) stageBuffer(req *smithyhttp.Request, unasked bool) (*smithyhttp.Request, error) {
 	w := op.buffer.window
-	release, err := w.Hold()
-	if err != nil {
-		return req, err
-	}
-	defer release()
 	op.result.Bytes = w.Bytes
 	mem := memoryOf(w)
 	algorithm := algorithmOf(req.Header, unasked)
 	h := op.hashOf(req.Header, algorithm)
+	var err error
 	switch {
+	case w.Bytes > client.MaxWindowBytes:
+		err = op.refuse(&client.DeclinedError{Reason: ReasonTooLarge})
 	case req.Header.Get("Content-Md5") != "":
 		err = op.refuse(&client.DeclinedError{Reason: ReasonContentMD5})
 	case newHash(algorithm) == nil && !declared(req.Header):

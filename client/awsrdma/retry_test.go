@@ -232,6 +232,12 @@ func TestBrokenAnswersAreErrors(t *testing.T) {
 			t.Errorf("get: %v", err)
 		}
 	}
+	p.set(func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
+		rewritten(forward, w, r, func(h http.Header) { h.Set("X-Amz-Checksum-Crc32", "AAAAAA==") })
+	})
+	if err := put(); !errors.Is(err, client.ErrChecksum) {
+		t.Errorf("stored with another checksum: %v", err)
+	}
 	p.set(nil)
 	if err := get(); err != nil {
 		t.Errorf("after broken answers: %v", err)

@@ -39,7 +39,8 @@ type Options struct {
 	Strict bool
 	// MinBytes: payloads that are known to be shorter go over HTTP at once. Negative: none do.
 	MinBytes int64
-	// MaxBytes: longer payloads go over HTTP, unless the caller brings the window.
+	// MaxBytes: longer payloads go over HTTP, unless the caller brings the window. At most
+	// client.MaxWindowBytes.
 	MaxBytes  int64
 	PoolBytes int64         // memory of all regions; at least MaxBytes
 	PoolWait  time.Duration // for memory of the pool. Negative: none
@@ -53,7 +54,7 @@ func (o Options) resolved() Options {
 	if o.Strict {
 		o.MinBytes = 0
 	}
-	o.MaxBytes = orDefault(o.MaxBytes, DefaultMaxBytes)
+	o.MaxBytes = min(orDefault(o.MaxBytes, DefaultMaxBytes), client.MaxWindowBytes)
 	o.PoolBytes = max(orDefault(o.PoolBytes, DefaultPoolBytes), o.MaxBytes, minRegion)
 	o.PoolWait = orDefault(o.PoolWait, DefaultPoolWait)
 	return o
@@ -105,6 +106,7 @@ const (
 	ReasonChecksum      = "checksum"       // a checksum algorithm that is not among S3's first five
 	ReasonOtherEndpoint = "other-endpoint" // the request does not go to the session's endpoint
 	ReasonUnsigned      = "unsigned"       // the request's signature does not cover the token
+	ReasonRedirected    = "redirected"     // the endpoint points elsewhere, where no token goes
 )
 
 // Result says how the payload of one operation moved.

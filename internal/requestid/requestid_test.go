@@ -22,8 +22,8 @@ func TestIDsDiffer(t *testing.T) {
 		}
 		seen[id] = true
 	}
-	if requestid.NewSource().Next() == requestid.NewSource().Next() {
-		t.Error("two sources begin with the same id")
+	if other := requestid.NewSource(); seen[other.Next()] {
+		t.Error("another source gives an id of the first")
 	}
 }
 

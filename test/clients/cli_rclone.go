@@ -56,7 +56,7 @@ func smallParts() []string {
 }
 
 func (c *rcloneCLI) do(ctx context.Context, o order) (answer, error) {
-	if o.IfMatch != "" || o.IfNoneMatch != "" || o.IfModified != 0 || o.IfUnmodified != 0 {
+	if o.conditional() {
 		return cannot("has no conditions")
 	}
 	switch o.Op {

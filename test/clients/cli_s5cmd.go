@@ -31,7 +31,7 @@ func (c *s5cmdCLI) simple(ctx context.Context, args ...string) (answer, error) {
 }
 
 func (c *s5cmdCLI) do(ctx context.Context, o order) (answer, error) {
-	if o.IfMatch != "" || o.IfNoneMatch != "" || o.IfModified != 0 || o.IfUnmodified != 0 {
+	if o.conditional() {
 		return cannot("has no conditions")
 	}
 	switch o.Op {

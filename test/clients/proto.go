@@ -32,6 +32,11 @@ type order struct {
 	Way          string            `json:"way,omitempty"`
 }
 
+// conditional tells whether the order is to be refused unless a condition holds.
+func (o order) conditional() bool {
+	return o.IfMatch != "" || o.IfNoneMatch != "" || o.IfModified != 0 || o.IfUnmodified != 0
+}
+
 // item is one line of a listing.
 type item struct {
 	Key  string `json:"key"`

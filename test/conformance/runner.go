@@ -119,6 +119,8 @@ func (r runner) runShards(ctx context.Context, tests []string, all bool) (map[st
 			next++
 		}
 	}
+	fmt.Fprintf(os.Stderr, "conformance: run %d of %d tests, which takes minutes; logs: %s\n",
+		next, len(tests), r.path(0, "log"))
 	errs := make([]error, r.shards)
 	var wg sync.WaitGroup
 	for i, shard := range dealt {

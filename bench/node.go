@@ -26,6 +26,7 @@ type NodeOptions struct {
 	Flags  []string // further flags of `penstock serve`
 	TLS    bool     // Flags switch it on, with a certificate that this process trusts
 	Log    io.Writer
+	Again  *Node // one that has ended: its addresses and credentials are taken again
 }
 
 // Node is a server in a process of its own, with credentials of its own.
@@ -72,6 +73,11 @@ func StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
 		Endpoint: scheme + listen, Metrics: "http://" + admin + "/metrics",
 		AccessKey: "BENCH" + rand.Text()[:15], SecretKey: rand.Text() + rand.Text()[:14],
 		log: &bytes.Buffer{}, exited: make(chan struct{}),
+	}
+	if old := o.Again; old != nil {
+		n.Endpoint, n.Metrics, n.AccessKey, n.SecretKey = old.Endpoint, old.Metrics, old.AccessKey, old.SecretKey
+		listen = strings.TrimPrefix(old.Endpoint, scheme)
+		admin = strings.TrimSuffix(strings.TrimPrefix(old.Metrics, "http://"), "/metrics")
 	}
 	args := append([]string{"serve", "--data", o.Dir, "--listen", listen, "--admin-listen", admin}, o.Flags...)
 	n.cmd = exec.Command(binary, args...)

@@ -242,6 +242,13 @@ func (u *upload) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
+// move goes on from other memory with the same bytes.
+func (u *upload) move(mem []byte) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mem = mem
+}
+
 func (u *upload) cutOff() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -65,6 +65,10 @@ func (op *operation) attemptGet(
 			op.moved(t, known == 0)
 			return out, md, nil
 		}
+		if t.abandonedBefore(err) && reopened < maxReopened {
+			reopened++
+			continue
+		}
 		d := t.declined(err)
 		if d == nil {
 			return out, md, err

@@ -132,14 +132,17 @@ func (t *try) mayLeave(req *smithyhttp.Request) error {
 	return errNotMoved
 }
 
-// unanswered is a request that ended without an answer and was fenced: another attempt, with another token,
-// is safe. Without saying so, a deadline of the request would pass for the caller's.
+// unanswered is a request that ended without an answer and was fenced, or whose region of the pool nobody
+// uses again: another attempt, with another token, is safe. Without saying so, a deadline of the request would pass for the caller's.
 type unanswered struct{ cause error }
 
 func (u *unanswered) Error() string { return "awsrdma: " + u.cause.Error() }
 
-// Is matches client.ErrNoAnswer only: the cause may name a cancelled context that is not the caller's.
-func (u *unanswered) Is(target error) bool { return target == client.ErrNoAnswer }
+// Is matches client.ErrNoAnswer, and client.ErrRegionAbandoned, only: the cause may name a cancelled context
+// that is not the caller's.
+func (u *unanswered) Is(target error) bool {
+	return target == client.ErrNoAnswer || (target == client.ErrRegionAbandoned && errors.Is(u.cause, target))
+}
 
 // RetryableError is asked by the SDK's retryer.
 func (u *unanswered) RetryableError() bool { return true }
@@ -162,7 +165,8 @@ func (t *try) settle(ctx context.Context, raw any, err error) error {
 	switch {
 	case errors.Is(err, client.ErrProtocol):
 		return err
-	case errors.Is(err, client.ErrNoAnswer) && !errors.Is(err, client.ErrRegionAbandoned) && ctx.Err() == nil:
+	case errors.Is(err, client.ErrNoAnswer) && ctx.Err() == nil &&
+		(t.op.buffer == nil || !errors.Is(err, client.ErrRegionAbandoned)):
 		return &unanswered{err}
 	case err != nil:
 		return err
@@ -187,6 +191,12 @@ func (t *try) compareEcho(answer http.Header) error {
 		}
 	}
 	return nil
+}
+
+// abandonedBefore tells whether err says that memory of the pool was abandoned before anything was sent:
+// other memory will do.
+func (t *try) abandonedBefore(err error) bool {
+	return t.op.buffer == nil && !t.settled && errors.Is(err, client.ErrRegionAbandoned)
 }
 
 // fill gives the answer of a moved GET the payload that its HTTP body does not have.

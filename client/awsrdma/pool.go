@@ -88,6 +88,14 @@ func (p *pool) take(size int64) (*client.Region, <-chan struct{}, error) {
 		p.mu.Unlock()
 		return nil, nil, errPoolClosed
 	}
+	p.idle = slices.DeleteFunc(p.idle, func(r *client.Region) bool {
+		gone := r.Abandoned() // while it was idle: its session has ended without a fence
+		if gone {
+			p.total -= int64(len(r.Bytes()))
+			p.discard(r)
+		}
+		return gone
+	})
 	if i := p.fit(size); i >= 0 {
 		r := p.idle[i]
 		p.idle = slices.Delete(p.idle, i, i+1)

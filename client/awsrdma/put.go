@@ -188,17 +188,49 @@ func readFull(src io.Reader, p []byte) error {
 	return nil
 }
 
+// restage takes the payload to another region when its own was abandoned. The node has had leave to read
+// that one, no more, so its bytes are what they were; they stay mapped until it is given back.
+func (op *operation) restage(ctx context.Context) error {
+	if op.lent == nil || !op.lent.region.Abandoned() {
+		return nil
+	}
+	l, err := op.session.pool.get(ctx, op.window.Bytes)
+	if err != nil {
+		return err
+	}
+	w := l.region.Window(0, op.window.Bytes)
+	copy(memoryOf(w), memoryOf(op.window))
+	op.body.move(memoryOf(w))
+	op.lent.giveBack()
+	op.lent, op.window = l, w
+	return nil
+}
+
 // attemptPut sends the payload by the fabric or, where that is declined, as the body of an ordinary
 // request.
 func (op *operation) attemptPut(
 	ctx context.Context, req *smithyhttp.Request, next middleware.FinalizeHandler,
 ) (middleware.FinalizeOutput, middleware.Metadata, error) {
 	for reopened := 0; op.window.Region != nil; {
+		if err := op.restage(ctx); err != nil {
+			d := declineOf(err)
+			if d == nil {
+				return middleware.FinalizeOutput{}, middleware.Metadata{}, err
+			}
+			if err := op.refuse(d); err != nil {
+				return middleware.FinalizeOutput{}, middleware.Metadata{}, err
+			}
+			break
+		}
 		t := &try{op: op, window: op.window}
 		out, md, err := t.exchange(ctx, op.summed(req.Clone()), next)
 		if err == nil && t.result.Moved {
 			op.result.Path, op.result.Reason = t.loan.Fabric(), ""
 			return out, md, nil
+		}
+		if t.abandonedBefore(err) && reopened < maxReopened {
+			reopened++
+			continue
 		}
 		d := t.declined(err)
 		if d == nil {

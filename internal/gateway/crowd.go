@@ -13,7 +13,7 @@ import (
 //  1. of those that never had a request with a valid signature, the one that has waited longest, also
 //     when it is in the middle of a TLS handshake or a header: whoever means to sign does so at once;
 //  2. of those that had one, the one that has been idle longest. Its client has to expect that anyway:
-//     idle connections end.
+//     idle connections end. One whose next header has begun to come is taken last.
 //
 // A connection with a request in a handler, or with an answer on its way to a client that signed, stays.
 //
@@ -22,8 +22,8 @@ import (
 type crowd struct {
 	mu      sync.Mutex
 	fresh   list.List // of *conn: nothing proved, oldest first
-	idle    list.List // of *conn: proved and between requests, longest first
-	reading list.List // of *conn: proved and in the middle of a header
+	idle    list.List // of *conn: proved and between requests, or in the middle of a header, longest first
+	reading list.List // of *conn: proved, with a header that was read and has not reached its handler
 	held    int64     // bytes of headers, read outside of handlers
 }
 
@@ -64,6 +64,12 @@ func (k *crowd) take() *conn {
 	e := k.fresh.Front()
 	if e == nil {
 		e = k.idle.Front()
+		for next := e; next != nil; next = next.Next() {
+			if next.Value.(*conn).held == 0 {
+				e = next
+				break
+			}
+		}
 	}
 	if e == nil {
 		return nil
@@ -84,7 +90,7 @@ func (k *crowd) hold(c *conn, n int) (out *conn) {
 	if k.held += int64(n); k.held <= maxHeld {
 		return nil
 	}
-	for _, l := range []*list.List{&k.fresh, &k.reading} {
+	for _, l := range []*list.List{&k.fresh, &k.idle, &k.reading} {
 		for e := l.Front(); e != nil; e = e.Next() {
 			if other := e.Value.(*conn); out == nil || other.held > out.held {
 				out = other

@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -166,22 +167,39 @@ func TestTooManyConnectionsGetSlowDown(t *testing.T) {
 	}
 }
 
-// TestHeadersHoldBoundedMemory: headers that never end hold 4 MiB, however many clients send them; those
-// who send most lose their connection, and a client that signs is served meanwhile.
+// TestHeadersHoldBoundedMemory: headers that never end hold 4 MiB, however many clients send them, also clients
+// that have signed a request before; those who send most lose their connection, and a client that signs is served
+// meanwhile.
 func TestHeadersHoldBoundedMemory(t *testing.T) {
+	for _, proved := range []bool{false, true} {
+		t.Run(fmt.Sprint("proved ", proved), func(t *testing.T) { holdHeaders(t, proved) })
+	}
+}
+
+func holdHeaders(t *testing.T, proved bool) {
 	const most, each = 4 << 20, 300 << 10
 	n := newNode(t)
+	signed := n.raw(request{method: "GET", path: "/"})
 	line := "a: " + strings.Repeat("b", 2000) + "\r\n" // long ones are parsed fast
 	header := []byte("GET / HTTP/1.1\r\nHost: x\r\n" + strings.Repeat(line, each/len(line)))
 	var attackers []*caller
 	for range placesOfNode - 2 {
 		c := n.call()
 		attackers = append(attackers, c)
+		if proved {
+			if status := c.ask(signed); status != 200 {
+				t.Fatalf("status %d", status)
+			}
+		}
+	}
+	for _, c := range attackers {
 		_, _ = c.conn.Write(header) // it may be closed in the middle
 	}
 	eventually(t, func() bool { return n.listener.Evicted() > 0 })
-	if status := n.call().ask(n.raw(request{method: "GET", path: "/"})); status != 200 {
-		t.Errorf("an honest client: status %d", status)
+	for range 3 {
+		if status := n.call().ask(signed); status != 200 {
+			t.Errorf("an honest client: status %d", status)
+		}
 	}
 	eventually(t, func() bool {
 		live := 0
@@ -192,4 +210,33 @@ func TestHeadersHoldBoundedMemory(t *testing.T) {
 		}
 		return live*len(header) <= most
 	})
+}
+
+// TestBegunHeaderIsTakenLast: a connection on which the next request has begun to come outlives those without one,
+// although it has been idle for longer.
+func TestBegunHeaderIsTakenLast(t *testing.T) {
+	n := newNode(t)
+	signed := n.raw(request{method: "GET", path: "/"})
+	var all []*caller
+	for range placesOfNode {
+		c := n.call()
+		if status := c.ask(signed); status != 200 {
+			t.Fatalf("status %d", status)
+		}
+		all = append(all, c)
+	}
+	held := n.listener.Held()
+	if _, err := all[0].conn.Write(signed[:40]); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return n.listener.Held() == held+40 })
+	if status := n.call().ask(signed); status != 200 {
+		t.Errorf("a newcomer: status %d", status)
+	}
+	if !all[1].gone() {
+		t.Error("the connection that was idle longest lives")
+	}
+	if status := all[0].ask(signed[40:]); status != 200 {
+		t.Errorf("the request that had begun: status %d", status)
+	}
 }

@@ -41,3 +41,10 @@ func TestArrivalCountsTheAcceptQueue(t *testing.T) {
 		t.Errorf("%d connections", l.Connections())
 	}
 }
+
+// Held is how many bytes of headers the listener believes to be held: that a byte has arrived shows nowhere else.
+func (l *Listener) Held() int64 {
+	l.crowd.mu.Lock()
+	defer l.crowd.mu.Unlock()
+	return l.crowd.held
+}

@@ -133,7 +133,8 @@ func (t *try) mayLeave(req *smithyhttp.Request) error {
 }
 
 // unanswered is a request that ended without an answer and was fenced, or whose region of the pool nobody
-// uses again: another attempt, with another token, is safe. Without saying so, a deadline of the request would pass for the caller's.
+// uses again: another attempt, with another token, is safe. Without saying so, a deadline of the request
+// would pass for the caller's.
 type unanswered struct{ cause error }
 
 func (u *unanswered) Error() string { return "awsrdma: " + u.cause.Error() }

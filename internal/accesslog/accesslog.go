@@ -163,14 +163,20 @@ func (l *Log) Stats() Stats {
 }
 
 // Reopen goes on in a new file of the same path, after everything recorded so far was written to the old
-// one. When the new file cannot be opened, the old one stays in use.
+// one. When the new file cannot be opened, the old one stays in use. When ctx ends first, the change comes
+// once the old file answers.
 func (l *Log) Reopen(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {
 	case l.reopen <- answer:
-		return <-answer
 	case <-l.done:
 		return ErrClosed
+	case <-ctx.Done():
+		return fmt.Errorf("accesslog: reopen: %w", ctx.Err())
+	}
+	select {
+	case err := <-answer:
+		return err
 	case <-ctx.Done():
 		return fmt.Errorf("accesslog: reopen: %w", ctx.Err())
 	}

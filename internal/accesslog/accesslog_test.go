@@ -347,6 +347,24 @@ func TestSlowSinkDropsAndNeverBlocks(t *testing.T) {
 	}
 }
 
+// TestReopenGivesUpOnAHangingFile: who asks for a new file waits as long as it wants to. The change is made
+// when the old file answers.
+func TestReopenGivesUpOnAHangingFile(t *testing.T) {
+	first, second := &sink{take: -1, block: make(chan struct{})}, &sink{take: -1}
+	l := onSinks(t, bufferBytes, io.Discard, first, second)
+	l.Record(sample(0))
+	hung, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := l.Reopen(hung); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("reopen while the file hangs: %v", err)
+	}
+	close(first.block)
+	close2(t, l)
+	if n, m := len(parse(t, first.read())), len(parse(t, second.read())); n+m != 1 {
+		t.Errorf("%d and %d lines, want one", n, m)
+	}
+}
+
 // TestTornWritesLoseNothing: the disk is full in the middle of a line at every place, and has room again
 // later, in the same file or in the next.
 func TestTornWritesLoseNothing(t *testing.T) {

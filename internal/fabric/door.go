@@ -94,7 +94,7 @@ func (d *Door) admit(conn net.Conn, origin string) bool {
 	if len(d.waiting) >= MaxHandshakes {
 		out := d.longest()
 		d.leave(out)
-		_ = out.Close() // ends its handshake, which counts the refusal
+		HangUp(out) // ends its handshake, which counts the refusal
 	}
 	d.arrived++
 	d.waiting[conn] = guest{origin, d.arrived}
@@ -152,10 +152,41 @@ func (d *Door) Shut() error {
 	d.closed = true
 	close(d.shut)
 	for conn := range d.waiting {
-		_ = conn.Close() // ends its handshake
+		HangUp(conn) // ends its handshake
 	}
 	return d.listener.Close()
 }
 
-// Wait waits, after Shut, until every serve has returned.
-func (d *Door) Wait() { d.tasks.Wait() }
+// ErrStuck says that a data connection did not end when it was told to.
+var ErrStuck = errors.New("fabric: data connection does not end")
+
+// stuckWait bounds the wait for connections that were hung up; they need microseconds.
+const stuckWait = 5 * time.Second
+
+// Wait waits, after Shut, until every serve has returned. Errors: ErrStuck after a bounded time, when one hangs
+// in the kernel.
+func (d *Door) Wait() error {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.tasks.Wait()
+	}()
+	timer := time.NewTimer(stuckWait)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return nil
+	case <-timer.C:
+		return ErrStuck
+	}
+}
+
+// HangUp ends a data connection for its reader and its writers, and does not block. Close would, on a Unix
+// socket, while a reader hangs in the kernel: it may be closing a descriptor that the client passed.
+func HangUp(conn net.Conn) {
+	if c, ok := conn.(*net.UnixConn); ok {
+		_ = errors.Join(c.CloseRead(), c.CloseWrite()) // an error means that it has ended
+		return
+	}
+	_ = conn.Close() // ends its reader
+}

@@ -92,6 +92,15 @@ func (l *Ledger) AddSession(principal string) error {
 	return nil
 }
 
+// KeepSession counts a session that has ended, and still holds something of the node, against its principal,
+// whatever the limits are.
+func (l *Ledger) KeepSession(principal string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.account(principal).sessions++
+	l.sessions++
+}
+
 // DropSession takes a session out of the count.
 func (l *Ledger) DropSession(principal string) {
 	l.mu.Lock()

@@ -27,14 +27,54 @@ type session struct {
 	foreign attachment // the receiver's
 
 	writeMu sync.Mutex // of whole frames
+
+	endMu    sync.Mutex
+	returned bool        // serve has
+	stuck    bool        // serve had not, stuckWait after the session's end: the ledger counts it
+	watch    *time.Timer // set by the session's end
 }
 
 var _ fabric.Carrier = (*session)(nil)
 
-// Hangup closes the connection, which ends serve.
+// stuckWait is when a session that has ended and still holds a goroutine counts as one again. The goroutine
+// hangs in the kernel then, and a thread with it.
+const stuckWait = time.Second
+
+// Hangup ends the connection, and with it serve.
 func (s *session) Hangup() {
 	if !s.orderly.Load() {
-		_ = s.conn.Close() // ends serve, which has nothing else to learn from it
+		fabric.HangUp(s.conn) // serve has nothing else to learn from it
+	}
+	s.endMu.Lock()
+	defer s.endMu.Unlock()
+	if s.watch == nil && !s.returned {
+		s.watch = time.AfterFunc(stuckWait, s.countStuck)
+	}
+}
+
+func (s *session) countStuck() {
+	s.endMu.Lock()
+	defer s.endMu.Unlock()
+	if s.returned {
+		return
+	}
+	s.stuck = true
+	s.fabric.ledger.KeepSession(s.core.Principal)
+	s.fabric.logger.Warn("session does not end", "fabric", Name, "principal", s.core.Principal,
+		requestid.Attr, s.core.RequestID)
+}
+
+// leave closes the connection, with what the client left in it, and then stops to count.
+func (s *session) leave() {
+	_ = s.conn.Close()
+	s.endMu.Lock()
+	defer s.endMu.Unlock()
+	s.returned = true
+	if s.watch != nil {
+		s.watch.Stop()
+	}
+	if s.stuck {
+		s.fabric.ledger.DropSession(s.core.Principal)
 	}
 }
 
@@ -51,13 +91,14 @@ func (s *session) Admit(h frame.HelloBody) frame.Status {
 		return frame.StatusProof
 	}
 	s.core = core
+	setPassRights(s.conn, true)
 	return frame.StatusOK
 }
 
 func (f *Fabric) serve(accepted net.Conn) {
 	conn := accepted.(*net.UnixConn) // the listener's kind
-	defer func() { _ = conn.Close() }()
 	s := &session{fabric: f, conn: conn}
+	defer s.leave()
 	defer func() { s.foreign.end() }()
 	limits := f.roster.Limits()
 	_ = conn.SetDeadline(time.Now().Add(handshakeWait))
@@ -111,6 +152,9 @@ func (s *session) receive() error {
 	for {
 		_ = s.conn.SetReadDeadline(time.Now().Add(idle))
 		m, err := s.readFrame()
+		if err == nil {
+			err = s.core.Err() // frames that came before the connection was hung up
+		}
 		if errors.Is(err, errNoFrame) && !s.core.Idle(idle) {
 			continue
 		}

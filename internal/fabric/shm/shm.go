@@ -18,6 +18,8 @@
 //     without an answer and without CLOSED, so that it gives the memory up.
 //  6. A client costs at most: its sockets, its regions within the ledger's limits, two goroutines per
 //     session and one per region that is being forgotten.
+//  7. A descriptor that a client passed is closed by its session's own goroutine only, and nobody waits for
+//     that: a close may hang for as long as the client likes. A session that hangs so counts as one.
 //
 // The socket is abstract unless a path is given. An abstract socket has no permissions, and a path
 // gets mode 0666: any local user may connect, and only the proof of a session's secret counts.
@@ -38,6 +40,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/token"
@@ -66,6 +70,7 @@ type Options struct {
 type Fabric struct {
 	address   string
 	noForeign bool
+	ledger    *fabric.Ledger
 	roster    *fabric.Roster
 	logger    *slog.Logger
 	door      *fabric.Door
@@ -90,9 +95,11 @@ func New(o Options) (*Fabric, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shm: listen %s: %w", address, err)
 	}
+	setPassRights(listener, false)
 	f := &Fabric{
 		address:   address,
 		noForeign: o.NoForeign,
+		ledger:    o.Ledger,
 		roster:    fabric.NewRoster(Name, o.Ledger),
 		logger:    o.Logger,
 	}
@@ -129,6 +136,23 @@ func listen(address string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// setPassRights lets clients pass descriptors, or not: their send then fails. Connections take the listener's
+// setting. Whoever has not proved a session's secret must not leave descriptors here, whose close may hang.
+// Before Linux 6.16 there is no such setting, and what is passed early is dropped.
+func setPassRights(socket syscall.Conn, allow bool) {
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return // closed: nobody passes anything
+	}
+	value := 0
+	if allow {
+		value = 1
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, value) // as above
+	})
 }
 
 // Name is "shm".
@@ -185,6 +209,5 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 func (f *Fabric) Close() error {
 	err := f.door.Shut()
 	f.roster.Close()
-	f.door.Wait()
-	return err
+	return errors.Join(err, f.door.Wait())
 }

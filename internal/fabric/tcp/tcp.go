@@ -19,6 +19,7 @@ package tcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -137,6 +138,5 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 func (f *Fabric) Close() error {
 	err := f.door.Shut()
 	f.roster.Close()
-	f.door.Wait()
-	return err
+	return errors.Join(err, f.door.Wait())
 }

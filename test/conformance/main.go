@@ -58,7 +58,7 @@ func main() {
 	flag.StringVar(&o.only, "run", "", "regular expression of the tests to run and compare; empty: all")
 	flag.BoolVar(&o.keep, "keep", false, "keep the temporary directory: logs, results, data")
 	flag.IntVar(&o.shards, "shards", min(max(runtime.NumCPU(), 2), maxShards), "test processes at a time")
-	flag.DurationVar(&o.limit, "limit", 10*time.Minute, "limit of the whole run")
+	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "limit of the whole run: only one that hangs meets it")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -48,11 +48,7 @@ type call struct {
 }
 
 func (c *call) serve() error {
-	raw := c.r.RequestURI
-	if raw == "" || raw[0] != '/' {
-		raw = c.r.URL.RequestURI() // absolute form, or "*"
-	}
-	rawPath, rawQuery := cutQuery(raw)
+	rawPath, rawQuery := c.request.RawPath, c.request.RawQuery // what the signature covers, in any form of target
 	bucket := s3.SplitHost(c.r.Host, c.g.o.Domains)
 	if bucket == "" && isControl(rawPath) {
 		return c.serveControl(rawPath)
@@ -90,17 +86,7 @@ func (c *call) serve() error {
 	return c.dispatch()
 }
 
-func cutQuery(raw string) (path, query string) {
-	for i := range len(raw) {
-		if raw[i] == '?' {
-			return raw[:i], raw[i+1:]
-		}
-	}
-	return raw, ""
-}
-
 func (c *call) authenticate() (err error) {
-	c.request = s3.FromHTTP(c.r)
 	c.identity, err = c.g.verifier.Verify(c.r.Context(), &c.request)
 	if err != nil && c.identity != nil { // refused for its time alone: the clocks may agree later
 		_ = c.claimToken() // the refusal is the answer
@@ -285,8 +271,7 @@ func (c *call) errorOf(err error) (e *s3.Error) {
 		level("request ended in error", "request_id", c.id, "op", c.op.String(), "code", string(e.Code), "error", err)
 	}
 	c.code = string(e.Code)
-	rawPath, _ := cutQuery(c.r.RequestURI)
-	e = e.Complete(rawPath, c.id)
+	e = e.Complete(c.request.RawPath, c.id)
 	e.HostID = c.g.o.Node
 	return e
 }

@@ -74,9 +74,8 @@ func (c *call) serveExtra(path string, answer Signed) error {
 		return err
 	}
 	defer release()
-	_, rawQuery := cutQuery(c.r.RequestURI)
 	status, body, err := answer(c.r.Context(), SignedRequest{
-		Method: c.r.Method, Path: path, RawQuery: rawQuery, Principal: c.identity.Principal, Body: text,
+		Method: c.r.Method, Path: path, RawQuery: c.request.RawQuery, Principal: c.identity.Principal, Body: text,
 	})
 	if err != nil {
 		return err

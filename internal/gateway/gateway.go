@@ -160,7 +160,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer own.exit()
 	id := g.ids.Next()
 	r = r.WithContext(requestid.NewContext(r.Context(), id)) // for log lines of what works for the request
-	c := &call{g: g, r: r, id: id, start: g.o.Now()}
+	c := &call{g: g, r: r, id: id, start: g.o.Now(), request: s3.FromHTTP(r)}
 	c.answer.ResponseWriter = w
 	c.w = &c.answer
 	h := w.Header()

@@ -209,6 +209,5 @@ func (c *call) location() string {
 	if c.g.o.TLS {
 		scheme = "https://"
 	}
-	path, _ := cutQuery(c.r.RequestURI)
-	return scheme + c.r.Host + path
+	return scheme + c.r.Host + c.request.RawPath
 }

@@ -100,7 +100,9 @@ func lies(size int) []lie {
 	var all []lie
 	for _, status := range []int{200, 201, 204, 206, 304, 400, 403, 404, 412, 416, 500, 501, 503} {
 		for _, reply := range [][]string{nil, {"200"}, {"204"}, {"206"}, {"501"}, {"200", "200"}, {"0200"}, {"ok"}, {""}} {
-			for _, count := range [][]string{nil, {n}, {strconv.Itoa(size - 1)}, {strconv.Itoa(size + 1)}, {"0"}, {"-1"}, {n, n}} {
+			for _, count := range [][]string{
+				nil, {n}, {strconv.Itoa(size - 1)}, {strconv.Itoa(size + 1)}, {"0"}, {"-1"}, {n, n},
+			} {
 				for _, body := range []string{"", "some", "cut"} {
 					for bits := range 8 {
 						all = append(all, lie{bits&1 != 0, status, reply, count, body, bits&2 != 0, bits&4 != 0})

@@ -175,7 +175,9 @@ func TestPutsLookTheSame(t *testing.T) {
 	plain := n.plain()
 	body := func() *bytes.Reader { return bytes.NewReader(randomBytes(1, 300_001)) }
 	inputs := map[string]func() *s3.PutObjectInput{
-		"nothing": func() *s3.PutObjectInput { return &s3.PutObjectInput{} },
+		"nothing": func() *s3.PutObjectInput {
+			return &s3.PutObjectInput{}
+		},
 		"headers": func() *s3.PutObjectInput {
 			return &s3.PutObjectInput{
 				Body: body(), ContentType: aws.String("a/b"), ContentEncoding: aws.String("gzip"),
@@ -184,26 +186,43 @@ func TestPutsLookTheSame(t *testing.T) {
 				Metadata: map[string]string{"a": "b", "c": "d e"}, Tagging: aws.String("x=y"),
 			}
 		},
-		"if none match": func() *s3.PutObjectInput { return &s3.PutObjectInput{Body: body(), IfNoneMatch: aws.String("*")} },
-		"if match":      func() *s3.PutObjectInput { return &s3.PutObjectInput{Body: body(), IfMatch: aws.String(`"x"`)} },
-		"empty":         func() *s3.PutObjectInput { return &s3.PutObjectInput{Body: bytes.NewReader(nil)} },
+		"if none match": func() *s3.PutObjectInput {
+			return &s3.PutObjectInput{Body: body(), IfNoneMatch: aws.String("*")}
+		},
+		"if match": func() *s3.PutObjectInput {
+			return &s3.PutObjectInput{Body: body(), IfMatch: aws.String(`"x"`)}
+		},
+		"empty": func() *s3.PutObjectInput {
+			return &s3.PutObjectInput{Body: bytes.NewReader(nil)}
+		},
 		"wrong MD5": func() *s3.PutObjectInput {
 			return &s3.PutObjectInput{Body: body(), ContentMD5: aws.String("AAAAAAAAAAAAAAAAAAAAAA==")}
 		},
-		"malformed sum": func() *s3.PutObjectInput { return &s3.PutObjectInput{Body: body(), ChecksumCRC32: aws.String("x")} },
+		"malformed sum": func() *s3.PutObjectInput {
+			return &s3.PutObjectInput{Body: body(), ChecksumCRC32: aws.String("x")}
+		},
 		"wrong sum": func() *s3.PutObjectInput {
 			return &s3.PutObjectInput{Body: body(), ChecksumCRC32: aws.String("AAAAAA==")}
 		},
-		"sha256":            func() *s3.PutObjectInput { return &s3.PutObjectInput{Body: body(), ChecksumAlgorithm: "SHA256"} },
-		"storage class":     func() *s3.PutObjectInput { return &s3.PutObjectInput{Body: body(), StorageClass: "STANDARD"} },
-		"bad storage class": func() *s3.PutObjectInput { return &s3.PutObjectInput{Body: body(), StorageClass: "NONSENSE"} },
+		"sha256": func() *s3.PutObjectInput {
+			return &s3.PutObjectInput{Body: body(), ChecksumAlgorithm: "SHA256"}
+		},
+		"storage class": func() *s3.PutObjectInput {
+			return &s3.PutObjectInput{Body: body(), StorageClass: "STANDARD"}
+		},
+		"bad storage class": func() *s3.PutObjectInput {
+			return &s3.PutObjectInput{Body: body(), StorageClass: "NONSENSE"}
+		},
 		"no bucket": func() *s3.PutObjectInput {
 			return &s3.PutObjectInput{Body: body(), Bucket: aws.String("no-such-bucket")}
 		},
-		"ContentLength": func() *s3.PutObjectInput { return &s3.PutObjectInput{Body: body(), ContentLength: aws.Int64(300_000)} },
+		"ContentLength": func() *s3.PutObjectInput {
+			return &s3.PutObjectInput{Body: body(), ContentLength: aws.Int64(300_000)}
+		},
 		"customer's key": func() *s3.PutObjectInput {
 			return &s3.PutObjectInput{
-				Body: body(), SSECustomerAlgorithm: aws.String("AES256"), SSECustomerKey: aws.String("0123456789abcdef0123456789abcdef"),
+				Body: body(), SSECustomerAlgorithm: aws.String("AES256"),
+				SSECustomerKey: aws.String("0123456789abcdef0123456789abcdef"),
 			}
 		},
 	}

@@ -151,7 +151,11 @@ func (m *startStep) run(
 		}
 	}
 	ctx = middleware.WithStackValue(ctx, operationKey{}, op)
-	return next.HandleFinalize(ctx, middleware.FinalizeInput{Request: req})
+	out, md, err = next.HandleFinalize(ctx, middleware.FinalizeInput{Request: req})
+	if err != nil {
+		op.dropBody()
+	}
+	return out, md, err
 }
 
 // attemptStep runs for each attempt, before the request's endpoint, checksum and signature are made.

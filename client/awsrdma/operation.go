@@ -22,6 +22,7 @@ type operation struct {
 	put     bool
 	buffer  *buffer // of the caller; nil: the pool's memory is used
 	result  Result
+	given   io.Closer // body of the last answer, which is the caller's when the operation succeeds
 
 	// Of a put, once staged:
 	window client.Window // Region nil: the payload goes over HTTP
@@ -46,6 +47,14 @@ func (op *operation) release() {
 	}
 	if op.lent != nil {
 		op.lent.giveBack()
+	}
+}
+
+// dropBody closes a body that no caller will see: a later step has made an error of its answer.
+func (op *operation) dropBody() {
+	if op.given != nil {
+		_ = op.given.Close() // it gives memory back and cannot fail
+		op.given = nil
 	}
 }
 
@@ -221,6 +230,8 @@ func (t *try) fill(raw any) error {
 		}
 		resp.Body = newWindowBody(t.window, n)
 	}
+	t.op.dropBody()
+	t.op.given = resp.Body
 	resp.ContentLength = n
 	resp.Header.Set("Content-Length", strconv.FormatInt(n, 10))
 	return nil

@@ -30,7 +30,11 @@ func (c *rawClient) attach() frame.Header {
 // present shows the server a number in memory that holds another one, perhaps.
 func (c *rawClient) present(number, held uint64) {
 	c.t.Helper()
-	sign := anonymous(c.t, os.Getpagesize())
+	c.presentIn(anonymous(c.t, os.Getpagesize()), number, held)
+}
+
+func (c *rawClient) presentIn(sign []byte, number, held uint64) {
+	c.t.Helper()
 	binary.LittleEndian.PutUint64(sign, held)
 	c.send(frame.Header{Type: frame.Present, ID: number, Offset: addressOf(sign)})
 }
@@ -207,6 +211,20 @@ func TestForeignNeedsProof(t *testing.T) {
 	c.send(frame.Header{Type: frame.Present, ID: ask.ID, Offset: 8}) // nothing is mapped there
 	if h := c.receive(); h.Status != frame.StatusProcess {
 		t.Errorf("present of an address that is not mapped: %s", h.Status)
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "sign"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	if err := file.Truncate(4096); err != nil {
+		t.Fatal(err)
+	}
+	c.send(frame.Header{Type: frame.Attach})
+	ask = c.receive()
+	c.presentIn(mapped(t, int(file.Fd()), 4096, unix.PROT_READ|unix.PROT_WRITE), ask.ID, ask.ID)
+	if h := c.receive(); h.Status != frame.StatusProcess {
+		t.Errorf("number in memory of a file: %s", h.Status)
 	}
 	if h := c.attach(); h.Status != frame.StatusOK {
 		t.Errorf("right proof after wrong ones: %s", h.Status)

@@ -155,12 +155,13 @@ func (s *space) alive() bool {
 }
 
 // proves tells whether the address space is that of the process that sent the frame: the kernel names
-// the sender, the process lives, and its memory holds the number.
+// the sender, the process lives, and its memory holds the number. The number lies where a region may: a
+// page of a file might never come.
 func (s *space) proves(m message, number uint64) bool {
-	if m.h.ID != number || !s.sent(m) || !s.alive() {
+	var held [8]byte
+	if m.h.ID != number || !s.sent(m) || !s.alive() || !s.covers(m.h.Offset, uint64(len(held))) {
 		return false
 	}
-	var held [8]byte
 	if _, err := s.mem.ReadAt(held[:], int64(m.h.Offset)); err != nil {
 		return false
 	}

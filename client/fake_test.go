@@ -41,8 +41,10 @@ type fakeNode struct {
 	fenceErr error
 	// announceErr refuses regions.
 	announceErr error
-	offerStatus int         // of POST sessions when not 0
-	spent       atomic.Bool // the next grant finds no number left
+	// announceGate, when set, holds announcements until it is closed.
+	announceGate chan struct{}
+	offerStatus  int         // of POST sessions when not 0
+	spent        atomic.Bool // the next grant finds no number left
 
 	mu       sync.Mutex
 	objects  map[string][]byte
@@ -143,8 +145,15 @@ type fakeConn struct {
 	fenceErr error
 }
 
-func (c *fakeConn) Announce(_ context.Context, m *target.Memory) (announced, error) {
+func (c *fakeConn) Announce(ctx context.Context, m *target.Memory) (announced, error) {
 	c.node.add("announce")
+	if c.node.announceGate != nil {
+		select {
+		case <-c.node.announceGate:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	if c.node.announceErr != nil {
 		return nil, c.node.announceErr
 	}

@@ -173,8 +173,23 @@ func (r *Region) abandon() {
 	r.abandoned = true
 }
 
+// make announces the memory. It goes on without the caller who began it: others wait for it too, and an
+// announcement that is broken off costs the session, with all that moves on it.
+func (a *announcement) make(s *session, m *target.Memory) {
+	defer close(a.ready)
+	ctx, cancel := context.WithTimeout(context.Background(), sessionTimeout)
+	defer cancel()
+	a.at, a.err = s.conn.Announce(ctx, m)
+	if a.err != nil {
+		a.retryAt = time.Now().Add(reopenDelay)
+		if ctx.Err() != nil {
+			_ = s.fence() // the node may have mapped it all the same
+		}
+	}
+}
+
 // on returns the region as announced on the session, announcing it at the first call. Concurrent
-// callers share one announcement.
+// callers share one announcement and wait for it no longer than their contexts.
 func (r *Region) on(ctx context.Context, s *session) (announced, error) {
 	r.mu.Lock()
 	a := r.announced[s]
@@ -186,16 +201,11 @@ func (r *Region) on(ctx context.Context, s *session) (announced, error) {
 		}
 		a = &announcement{ready: make(chan struct{})}
 		r.announced[s] = a
-		r.mu.Unlock()
-		a.at, a.err = s.conn.Announce(ctx, r.memory)
-		if a.err != nil {
-			a.retryAt = time.Now().Add(reopenDelay)
-			if ctx.Err() != nil {
-				_ = s.fence() // the node may have mapped it all the same
-			}
-		}
-		close(a.ready)
-		return a.at, a.err
+		r.calls++ // Close waits for it
+		go func() {
+			defer r.release()
+			a.make(s, r.memory)
+		}()
 	}
 	r.mu.Unlock()
 	select {

@@ -87,9 +87,16 @@ func (c *call) objectMeta() (store.ObjectMeta, error) {
 	}, nil
 }
 
+// noTags is a list without an ETag, which matches nothing: an If-Match that names none asks for an object that is
+// still as somebody knows it, and must not overwrite one blindly because the name got lost.
+const noTags = ","
+
 // writeConditions are those that count for a write: S3 defines no dates there.
 func (c *call) writeConditions() store.Conditions {
 	all := s3.ParseConditions(c.r.Header)
+	if c.r.Header["If-Match"] != nil && strings.TrimSpace(all.IfMatch) == "" {
+		all.IfMatch = noTags
+	}
 	return store.Conditions{IfMatch: all.IfMatch, IfNoneMatch: all.IfNoneMatch}
 }
 

@@ -183,7 +183,9 @@ func readDeleteEntry(c *element) (DeleteEntry, error) {
 	}
 	entry.VersionID, _ = c.child("VersionId")
 	if tag, ok := c.child("ETag"); ok {
-		entry.ETag = TrimETag(tag)
+		if entry.ETag = TrimETag(tag); entry.ETag == "" { // without it, more would be deleted than was asked for
+			return DeleteEntry{}, New(MalformedXML, "The ETag of an object is empty.")
+		}
 	}
 	if s, ok := c.child("Size"); ok {
 		if entry.Size, ok = parseDecimal(strings.TrimSpace(s)); !ok {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -31,6 +32,7 @@ type gate struct {
 	mu     sync.Mutex
 	shut   chan struct{} // nil: open
 	panics atomic.Bool   // who passes panics
+	fails  atomic.Bool   // who passes gets an error
 }
 
 // close shuts the gate until the returned function is called.
@@ -47,7 +49,7 @@ func (g *gate) close() (open func()) {
 	})
 }
 
-func (g *gate) pass() {
+func (g *gate) pass() error {
 	g.mu.Lock()
 	shut := g.shut
 	g.mu.Unlock()
@@ -57,6 +59,10 @@ func (g *gate) pass() {
 	if g.panics.Load() {
 		panic("engine")
 	}
+	if g.fails.Load() {
+		return errors.New("engine: broken")
+	}
+	return nil
 }
 
 type gatedKV struct {
@@ -65,7 +71,9 @@ type gatedKV struct {
 }
 
 func (e gatedKV) Txn(ctx context.Context, fn func(kv.Tx) error) error {
-	e.gate.pass()
+	if err := e.gate.pass(); err != nil {
+		return err
+	}
 	return e.Engine.Txn(ctx, fn)
 }
 
@@ -77,7 +85,9 @@ type gatedChunks struct {
 func (e gatedChunks) Write(
 	ctx context.Context, o chunk.Owner, s chunk.Scheme, src arena.Source,
 ) (chunk.Ref, error) {
-	e.gate.pass()
+	if err := e.gate.pass(); err != nil {
+		return chunk.Ref{}, err
+	}
 	return e.Engine.Write(ctx, o, s, src)
 }
 

@@ -51,3 +51,34 @@ func TestEmptyConditionsWriteNothing(t *testing.T) {
 		t.Errorf("%d %q", got.status, got.body)
 	}
 }
+
+// TestEmptyLastPart: a part without bytes is answered as such; a Content-Range of no bytes does not exist (RFC 9110,
+// section 14.4).
+func TestEmptyLastPart(t *testing.T) {
+	n := newNodeOf(t, 1)
+	makeBucket(t, n.root(), "empty")
+	up := n.newUpload("/empty/k", nil)
+	doc := "<CompleteMultipartUpload>"
+	for i, body := range []string{"full", ""} {
+		part := sendPut(n, fmt.Sprintf("/empty/k?partNumber=%d&uploadId=%s", i+1, up), []byte(body), nil)
+		doc += fmt.Sprintf("<Part><PartNumber>%d</PartNumber><ETag>%s</ETag></Part>", i+1, part.header.Get("Etag"))
+	}
+	doc += "</CompleteMultipartUpload>"
+	head := n.raw(request{method: "POST", path: "/empty/k?uploadId=" + up,
+		unsigned: map[string]string{"Content-Length": fmt.Sprint(len(doc))}})
+	if resp, body := n.talk(append(head, doc...)); resp.StatusCode != 200 {
+		t.Fatalf("%d %s", resp.StatusCode, body)
+	}
+	for _, method := range []string{"GET", "HEAD"} {
+		for part, want := range []struct {
+			status, length int
+			span           string
+		}{{206, 4, "bytes 0-3/4"}, {200, 0, ""}} {
+			got := n.send(request{method: method, path: fmt.Sprintf("/empty/k?partNumber=%d", part+1)})
+			if got.status != want.status || int(got.length) != want.length ||
+				got.header.Get("Content-Range") != want.span || got.header.Get("X-Amz-Mp-Parts-Count") != "2" {
+				t.Errorf("%s part %d: %d, %d bytes, %v", method, part+1, got.status, got.length, got.header)
+			}
+		}
+	}
+}

@@ -60,7 +60,7 @@ func (s *selection) resolve(info *store.ObjectInfo, size int64) (off, n int64, e
 	s.partial, s.off, s.len, s.total = false, 0, size, info.Size
 	switch {
 	case s.open.Part > 0:
-		s.partial = info.Size > 0
+		s.partial = size > 0 // no Content-Range can name an empty part
 		if info.Part != nil {
 			s.off = info.Part.Offset
 		}

@@ -17,6 +17,7 @@ const (
 	headerMoved      = "X-Penstock-Rdma-Checksum"
 	headerNeed       = "X-Penstock-Rdma-Need"
 	headerCRC        = "X-Amz-Checksum-Crc64nvme"
+	headerRequestID  = "X-Amz-Request-Id"
 	headerCRCType    = "X-Amz-Checksum-Type"
 )
 

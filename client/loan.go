@@ -199,6 +199,9 @@ func (l *Loan) end(resp *http.Response, err error) error {
 	case used:
 		// Something on the way sent the request twice. The other copy was not answered, and may be under way.
 		err = errors.New("another copy of it arrived before")
+	case resp != nil && !ofNode(resp):
+		// The transfer goes on until the node notices that nobody waits for it.
+		err = fmt.Errorf("status %d of something on the way", resp.StatusCode)
 	case resp != nil && endErr == nil:
 		return nil
 	case resp != nil && (resp.StatusCode > 299 || l.session.over()):
@@ -212,4 +215,11 @@ func (l *Loan) end(resp *http.Response, err error) error {
 		return err
 	}
 	return l.client.quarantine(l.window.Region, l.session, fmt.Errorf("%w: %w", ErrNoAnswer, err))
+}
+
+// ofNode tells whether an answer may be the node's own. A proxy that has waited long enough for the node says
+// 504 in its own name; a node, like every S3 server, names the request.
+func ofNode(resp *http.Response) bool {
+	failure := resp.StatusCode >= http.StatusInternalServerError && resp.StatusCode != http.StatusNotImplemented
+	return !failure && resp.StatusCode != http.StatusRequestTimeout || resp.Header.Get(headerRequestID) != ""
 }

@@ -15,7 +15,8 @@ import (
 //  2. of those that had one, the one that has been idle longest. Its client has to expect that anyway:
 //     idle connections end. One whose next header has begun to come is taken last.
 //
-// A connection with a request in a handler, or with an answer on its way to a client that signed, stays.
+// A connection with a request in a handler, or with an answer on its way to a client that signed, stays, and a
+// request does not begin on one that was given up.
 //
 // It also bounds what net/http holds of headers that are not complete: beyond maxHeld bytes in all, the
 // connection that has sent most of them is closed. Whoever means to be served sends a header at once.
@@ -76,6 +77,7 @@ func (k *crowd) take() *conn {
 	}
 	c := e.Value.(*conn)
 	k.drop(c)
+	c.lost = true
 	return c
 }
 
@@ -100,6 +102,7 @@ func (k *crowd) hold(c *conn, n int) (out *conn) {
 	if out != nil {
 		k.drop(out)
 		k.forget(out)
+		out.lost = true
 	}
 	return out
 }
@@ -110,11 +113,17 @@ func (k *crowd) forget(c *conn) {
 	c.held = 0
 }
 
-// enter says that a request of the connection has reached its handler.
-func (c *conn) enter() {
-	if c != nil {
-		c.listener.crowd.serve(c, true)
+// enter says that a request of the connection has reached its handler. It is false when the connection was
+// given up before: then the request must not begin, since nobody would hear of its outcome.
+func (c *conn) enter() bool {
+	if c == nil {
+		return true
 	}
+	k := &c.listener.crowd
+	k.serve(c, true)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !c.lost
 }
 
 // serve notes whether a handler has the connection.

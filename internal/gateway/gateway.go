@@ -156,7 +156,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n := g.inFlight.Add(1)
 	defer g.inFlight.Add(-1)
 	own := connOf(r.Context())
-	own.enter()
+	if !own.enter() {
+		panic(http.ErrAbortHandler) // the connection is closed at this moment
+	}
 	defer own.exit()
 	id := g.ids.Next()
 	r = r.WithContext(requestid.NewContext(r.Context(), id)) // for log lines of what works for the request

@@ -84,10 +84,11 @@ type conn struct {
 	listener *Listener
 	over     bool
 	proved   atomic.Bool   // had a request with a valid signature
-	place    *list.Element // in list; these four are the crowd's and under its mutex
+	place    *list.Element // in list; these five are the crowd's and under its mutex
 	list     *list.List
 	held     int64 // bytes read outside of handlers
 	serving  bool  // a handler has it
+	lost     bool  // was given up: about to be closed
 	closed   atomic.Bool
 	read     atomic.Int64 // unix nanoseconds of the last read that gave bytes
 	written  atomic.Int64 // unix nanoseconds when the write deadline was last set

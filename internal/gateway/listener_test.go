@@ -48,3 +48,40 @@ func (l *Listener) Held() int64 {
 	defer l.crowd.mu.Unlock()
 	return l.crowd.held
 }
+
+// TestNoRequestBeginsOnALostConnection: between the choice of a connection for a newcomer and its end, a request on it
+// may have been read; it must not begin. Oracle: the order of the calls.
+func TestNoRequestBeginsOnALostConnection(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewListener(inner, 2, time.Second)
+	defer l.Close()
+	var all [2]*conn
+	for i := range all {
+		client, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		all[i] = c.(*conn)
+	}
+	if lost := l.crowd.take(); lost != all[0] {
+		t.Fatal("the connection that waits longest is not the first one")
+	}
+	if all[0].enter() {
+		t.Error("a request begins on a connection that was given up")
+	}
+	if !all[1].enter() {
+		t.Error("no request begins on the other one")
+	}
+	if lost := l.crowd.take(); lost != nil {
+		t.Error("a connection with a request was given up")
+	}
+}

@@ -53,7 +53,7 @@ func TestAsUser(t *testing.T) {
 }
 
 // foreignTests is the number of TestForeign tests.
-const foreignTests = 11
+const foreignTests = 12
 
 // userCommand runs this test binary as another user, which cannot reach its directory.
 func userCommand(t *testing.T, uid uint32, args ...string) *exec.Cmd {

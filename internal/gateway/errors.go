@@ -75,6 +75,7 @@ var mappings = []mapping{
 	{fabric.ErrShutdown, "fabric.ErrShutdown", s3.RDMATransferFailed, "The server is shutting down."},
 	{fabric.ErrStalled, "fabric.ErrStalled", s3.RDMATransferFailed, "The client does not take part in the transfer."},
 	{fabric.ErrFenced, "fabric.ErrFenced", s3.RDMATransferFailed, "The session was cut off during the transfer."},
+	{fabric.ErrStuck, "fabric.ErrStuck", s3.InternalError, ""}, // of the end of the node, not of a request
 
 	{sink.ErrShort, "sink.ErrShort", s3.IncompleteBody, ""},
 	{sink.ErrLong, "sink.ErrLong", s3.InvalidRequest, "The body is longer than announced."},

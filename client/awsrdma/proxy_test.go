@@ -1,6 +1,8 @@
 package awsrdma_test
 
 import (
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -30,6 +32,7 @@ func (n *node) proxy(t *testing.T) *proxy {
 	tr := http.DefaultTransport.(*http.Transport).Clone()
 	p := &proxy{forward: &httputil.ReverseProxy{
 		Transport: tr,
+		ErrorLog:  log.New(io.Discard, "", 0), // clients give up on purpose
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(to)
 			r.Out.Host = r.In.Host // it is signed

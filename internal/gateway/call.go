@@ -103,10 +103,12 @@ func (c *call) authenticate() (err error) {
 
 // takeHoisted adds the headers that a presigned URL carries in its query, and says whether there are any.
 // Checksums there are left out, as S3 does: SDKs sign that of an empty body, before they know the real one.
+// What only names an algorithm, a type or a mode stays.
 func (c *call) takeHoisted() bool {
 	for name := range c.identity.Hoisted {
-		if strings.HasPrefix(name, "X-Amz-Checksum-") && name != "X-Amz-Checksum-Mode" ||
-			name == "X-Amz-Sdk-Checksum-Algorithm" {
+		what, ok := strings.CutPrefix(name, "X-Amz-Checksum-")
+		value := ok && what != "Mode" && what != "Algorithm" && what != "Type"
+		if value || name == "X-Amz-Sdk-Checksum-Algorithm" {
 			delete(c.identity.Hoisted, name)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/penstock-store/penstock/internal/s3"
 )
 
 func TestSDKListings(t *testing.T) {
@@ -399,6 +402,25 @@ func TestPresigned(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode != 403 {
 		t.Errorf("forged: %d", resp.StatusCode)
+	}
+}
+
+// TestPresignedUploadKeepsItsAlgorithm: an upload that a browser begins by a URL has the checksums that the URL
+// asks for.
+func TestPresignedUploadKeepsItsAlgorithm(t *testing.T) {
+	n := newNode(t)
+	makeBucket(t, n.root(), "pre")
+	r := &http.Request{Method: http.MethodPost, Host: n.host, Header: http.Header{}, URL: &url.URL{Scheme: "http",
+		Host: n.host, Path: "/pre/k", RawQuery: "uploads=&x-amz-checksum-algorithm=CRC32C&x-amz-checksum-type=FULL_OBJECT"}}
+	u := must(n.signer.Presign(r, s3.SignOptions{
+		Credentials: s3.Credentials{AccessKey: rootID, SecretKey: rootSecret},
+		Region:      testRegion, Time: time.Now(), Expires: time.Minute,
+	}))(t)
+	resp := must(n.client.Post(u.String(), "", nil))(t)
+	resp.Body.Close()
+	algorithm, kind := resp.Header.Get("X-Amz-Checksum-Algorithm"), resp.Header.Get("X-Amz-Checksum-Type")
+	if resp.StatusCode != 200 || algorithm != "CRC32C" || kind != "FULL_OBJECT" {
+		t.Errorf("%d, algorithm %q, type %q", resp.StatusCode, algorithm, kind)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,20 +45,24 @@ func besiege(text string) int {
 		return fail(err)
 	}
 	opened := make(chan struct{}, s.Count)
-	var again atomic.Int64 // tokens of reconnects
+	// again lets one connection be opened again for each token. Who waits for one sleeps: thousands that look
+	// for it by turns would take CPU from the node, which attackers elsewhere do not.
+	again := make(chan struct{})
 	go func() {
 		for range time.Tick(100 * time.Millisecond) {
-			again.Store(int64(max(1, s.Rate/10)))
+			for range max(1, s.Rate/10) {
+				select {
+				case again <- struct{}{}:
+				default: // nobody waits
+				}
+			}
 		}
 	}()
 	for i := range s.Count {
 		go func() {
 			for first := true; ; first = false {
 				if !first {
-					<-time.After(time.Duration(100+i%100) * time.Millisecond)
-					if again.Add(-1) < 0 {
-						continue
-					}
+					<-again
 				}
 				conn, err := s.open(i)
 				if first {

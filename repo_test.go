@@ -77,6 +77,7 @@ var allowed = map[string][]string{
 	"internal/config": {},
 	"internal/tools":  {},
 	"test":            {"internal/arena", "internal/store", "bench", "client"},
+	"test/onenode":    {"internal/config", "internal/server", "client"},
 }
 
 type listed struct {

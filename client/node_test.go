@@ -4,20 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/penstock-store/penstock/client"
-	"github.com/penstock-store/penstock/internal/config"
-	"github.com/penstock-store/penstock/internal/server"
+	"github.com/penstock-store/penstock/test/onenode"
 )
 
 // node is a real server in this process.
@@ -30,48 +26,8 @@ type node struct {
 
 func startNode(t *testing.T) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pn") // t.TempDir is too long a path for a Unix socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	set := flag.NewFlagSet("node", flag.ContinueOnError)
-	flags := config.RegisterFlags(set)
-	if err := set.Parse([]string{
-		"--data", dir, "--listen", "127.0.0.1:0", "--admin-listen", "", "--arena-fabric-buffers", "16",
-		"--storage-segment", config.Bytes(config.MinSegment).String(),
-		"--arena-http-buffers", "16", "--arena-small-buffers", "32",
-	}); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := config.Load("", flags, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Root = config.Credentials{AccessKey: "CLIENTTESTACCESS", SecretKey: "clienttestsecretclienttestsecret"}
-	ctx, cancel := context.WithCancel(context.Background())
-	s, err := server.New(ctx, cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx) }()
-	n := &node{t: t, endpoint: "http://" + s.Addr().String(),
-		creds: client.Credentials{AccessKey: cfg.Root.AccessKey, SecretKey: cfg.Root.SecretKey}}
-	stopped := false
-	n.stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("node: %v", err)
-		}
-	}
-	t.Cleanup(n.stop)
-	return n
+	n := onenode.Start(t)
+	return &node{t: t, endpoint: n.Endpoint, creds: n.Credentials, stop: n.Stop}
 }
 
 // client returns a client over one path, which never falls back.

@@ -2,16 +2,13 @@ package awsrdma_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	cryptorand "crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
-	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/big"
 	"math/rand/v2"
 	"net"
@@ -31,7 +28,7 @@ import (
 	"github.com/penstock-store/penstock/client"
 	"github.com/penstock-store/penstock/client/awsrdma"
 	"github.com/penstock-store/penstock/internal/config"
-	"github.com/penstock-store/penstock/internal/server"
+	"github.com/penstock-store/penstock/test/onenode"
 )
 
 // TestMain makes a certificate that the whole process trusts.
@@ -96,56 +93,10 @@ type node struct {
 
 func startNode(t testing.TB, change ...func(*config.Config)) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pn") // t.TempDir is too long a path for a Unix socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	set := flag.NewFlagSet("node", flag.ContinueOnError)
-	flags := config.RegisterFlags(set)
-	if err := set.Parse([]string{
-		"--data", dir, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--arena-fabric-buffers", "32",
-		"--storage-segment", config.Bytes(config.MinSegment).String(),
-		"--arena-http-buffers", "32", "--arena-small-buffers", "32",
-	}); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := config.Load("", flags, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Root = config.Credentials{AccessKey: "AWSRDMATESTACCESS", SecretKey: "awsrdmatestsecretawsrdmatestsecret"}
-	scheme := "http"
-	for _, f := range change {
-		f(&cfg)
-	}
-	if cfg.HTTP.TLSCert != "" {
-		scheme = "https"
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s, err := server.New(ctx, cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx) }()
-	n := &node{
-		t: t, endpoint: scheme + "://" + s.Addr().String(), metrics: "http://" + s.AdminAddr().String() + "/metrics",
-		creds: client.Credentials{AccessKey: cfg.Root.AccessKey, SecretKey: cfg.Root.SecretKey},
-	}
-	stopped := false
-	n.stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("node: %v", err)
-		}
-	}
-	t.Cleanup(n.stop)
+	o := onenode.Start(t, append([]func(*config.Config){func(c *config.Config) {
+		c.Arena.FabricBuffers, c.Arena.HTTPBuffers = 32, 32
+	}}, change...)...)
+	n := &node{t: t, endpoint: o.Endpoint, metrics: o.Metrics, creds: o.Credentials, stop: o.Stop}
 	if _, err := n.plain().CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: aws.String("bkt")}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,9 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,50 +12,17 @@ import (
 	"time"
 
 	"github.com/penstock-store/penstock/client"
-	"github.com/penstock-store/penstock/internal/config"
-	"github.com/penstock-store/penstock/internal/server"
+	"github.com/penstock-store/penstock/test/onenode"
 )
 
 // startNode runs a real node in this process and points the AWS_* variables at it.
 func startNode(t *testing.T) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pn") // t.TempDir is too long a path for a Unix socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	set := flag.NewFlagSet("node", flag.ContinueOnError)
-	flags := config.RegisterFlags(set)
-	if err := set.Parse([]string{
-		"--data", dir, "--listen", "127.0.0.1:0", "--admin-listen", "",
-		"--storage-segment", config.Bytes(config.MinSegment).String(),
-		"--arena-fabric-buffers", "16", "--arena-http-buffers", "16", "--arena-small-buffers", "32",
-	}); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := config.Load("", flags, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Root = config.Credentials{AccessKey: "CLITESTACCESSKEY", SecretKey: "clitestsecretkeyclitestsecretkey"}
-	ctx, cancel := context.WithCancel(context.Background())
-	s, err := server.New(ctx, cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("node: %v", err)
-		}
-	})
+	n := onenode.Start(t)
 	noNode(t)
-	t.Setenv("AWS_ENDPOINT_URL", "http://"+s.Addr().String())
-	t.Setenv("AWS_ACCESS_KEY_ID", cfg.Root.AccessKey)
-	t.Setenv("AWS_SECRET_ACCESS_KEY", cfg.Root.SecretKey)
+	t.Setenv("AWS_ENDPOINT_URL", n.Endpoint)
+	t.Setenv("AWS_ACCESS_KEY_ID", n.Credentials.AccessKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", n.Credentials.SecretKey)
 }
 
 // must runs a command that has to succeed.

@@ -38,14 +38,7 @@ func (c *rcloneCLI) tool(ctx context.Context, args ...string) (outcome, error) {
 }
 
 func (c *rcloneCLI) simple(ctx context.Context, args ...string) (answer, error) {
-	out, err := c.tool(ctx, args...)
-	if err != nil {
-		return answer{}, err
-	}
-	if out.code != 0 {
-		return out.refusal(), nil
-	}
-	return answer{URL: strings.TrimSpace(out.stdout)}, nil
+	return said(c.tool(ctx, args...))
 }
 
 func remote(bucket, key string) string { return "t:" + bucket + "/" + key }

@@ -47,14 +47,7 @@ func (c *s3cmdCLI) tool(ctx context.Context, args ...string) (outcome, error) {
 }
 
 func (c *s3cmdCLI) simple(ctx context.Context, args ...string) (answer, error) {
-	out, err := c.tool(ctx, args...)
-	if err != nil {
-		return answer{}, err
-	}
-	if out.code != 0 {
-		return out.refusal(), nil
-	}
-	return answer{URL: strings.TrimSpace(out.stdout)}, nil
+	return said(c.tool(ctx, args...))
 }
 
 func (c *s3cmdCLI) do(ctx context.Context, o order) (answer, error) {

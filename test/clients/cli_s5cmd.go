@@ -20,14 +20,7 @@ func (c *s5cmdCLI) tool(ctx context.Context, args ...string) (outcome, error) {
 }
 
 func (c *s5cmdCLI) simple(ctx context.Context, args ...string) (answer, error) {
-	out, err := c.tool(ctx, args...)
-	if err != nil {
-		return answer{}, err
-	}
-	if out.code != 0 {
-		return out.refusal(), nil
-	}
-	return answer{}, nil
+	return said(c.tool(ctx, args...))
 }
 
 func (c *s5cmdCLI) do(ctx context.Context, o order) (answer, error) {
@@ -65,11 +58,7 @@ func (c *s5cmdCLI) do(ctx context.Context, o order) (answer, error) {
 		}
 		return c.simple(ctx, args...)
 	case "presignget":
-		out, err := c.run(ctx, c.binary, "--endpoint-url", c.endpoint, "presign", s3URL(o.Bucket, o.Key))
-		if err != nil || out.code != 0 {
-			return out.refusal(), err
-		}
-		return answer{URL: strings.TrimSpace(out.stdout)}, nil
+		return said(c.run(ctx, c.binary, "--endpoint-url", c.endpoint, "presign", s3URL(o.Bucket, o.Key)))
 	case "sync":
 		return c.simple(ctx, "sync", "--delete", o.File+"/", s3URL(o.Bucket, o.Prefix))
 	case "syncdown":

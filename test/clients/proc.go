@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -40,6 +41,17 @@ func (c command) run(ctx context.Context, name string, args ...string) (outcome,
 		return outcome{}, fmt.Errorf("%s: %w: %s", name, errors.Join(err, ctx.Err()), clip(diagnostics.String()))
 	}
 	return outcome{cmd.ProcessState.ExitCode(), out.String(), diagnostics.String()}, nil
+}
+
+// said makes an answer of a tool that prints at most a URL.
+func said(out outcome, err error) (answer, error) {
+	if err != nil {
+		return answer{}, err
+	}
+	if out.code != 0 {
+		return out.refusal(), nil
+	}
+	return answer{URL: strings.TrimSpace(out.stdout)}, nil
 }
 
 // refusal makes an answer of a tool that ended with an error: the codes of S3 and statuses are

@@ -155,6 +155,7 @@ func (m *startStep) run(
 	if err != nil {
 		op.dropBody()
 	}
+	op.given = nil // the caller's; an idle connection may hold the context, and with it this operation
 	return out, md, err
 }
 

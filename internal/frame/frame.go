@@ -77,7 +77,15 @@ const (
 	Ask                           // s→c ID: a random number; the address space is open
 	Present                       // c→s ID: that number, Offset: address of 8 bytes that hold it
 	Attached                      // s→c Status: whether regions may be foreign memory
-	lastType      = Attached
+	Rails                         // s→c (rc) body: the server's rails, as they are now
+	Path                          // c→s (rc) ID: the path, Region: rail, body PathBody: the client's queue pair
+	PathOK                        // s→c (rc) ID, body PathBody: the server's queue pair
+	PathRefused                   // s→c (rc) ID, Status
+	PathUp                        // c→s (rc) ID: the client's queue pair takes what the server sends
+	Lost                          // s→c (rc) ID: the server's queue pair is reset, and sends nothing more
+	Fenced                        // c→s (rc) ID: so is the client's, and nothing that is still under way can arrive
+	Keyed                         // c→s (rc) Region, Offset = address, Size, body: keys; what Region is elsewhere
+	lastType      = Keyed
 )
 
 // Status qualifies a frame.
@@ -104,7 +112,10 @@ const (
 	StatusProcess          // Attached, foreign region: the process is gone, not visible, or not the one that connected
 	StatusDenied           // Attached: the kernel does not let the server open the client's memory
 	StatusAddress          // foreign region: not all of the range is writable memory without a file
-	lastStatus      = StatusAddress
+	StatusRail             // path: no such rail, or it is down
+	StatusGID              // path: the GID is not known to belong to the client
+	StatusDevice           // path: the adapter refused the queue pair or the connection
+	lastStatus      = StatusDevice
 )
 
 // String names the status, for errors.
@@ -119,6 +130,7 @@ var statusNames = [...]string{
 	"ok", "proof refused", "limit reached", "size refused", "not a memfd", "not sealed", "sparse",
 	"region number in use", "no such region", "aborted", "get", "put", "map failed", "foreign memory",
 	"foreign memory is off", "another user", "process not reachable", "denied by the kernel", "address refused",
+	"no such rail", "address not the client's", "adapter refused",
 }
 
 // Header starts every frame.
@@ -192,6 +204,12 @@ func (t Type) bodyRange() (lo, hi uint32) {
 		return ReadyBytes, ReadyBytes
 	case Data, Payload:
 		return 1, MaxPayload
+	case Keyed:
+		return KeyBytes, MaxDevices * KeyBytes
+	case Rails:
+		return 0, MaxRails * RailBytes
+	case Path, PathOK:
+		return PathBytes, PathBytes
 	}
 	return 0, 0
 }
@@ -199,7 +217,8 @@ func (t Type) bodyRange() (lo, hi uint32) {
 // FromClient tells whether the client sends frames of this type.
 func (t Type) FromClient() bool {
 	switch t {
-	case Hello, Proof, Region, Forget, Close, Ping, Payload, Ack, Deny, Attach, Present:
+	case Hello, Proof, Region, Forget, Close, Ping, Payload, Ack, Deny, Attach, Present, Path, PathUp, Fenced,
+		Keyed:
 		return true
 	}
 	return false

@@ -47,11 +47,14 @@ func TestTypeNumbers(t *testing.T) {
 		frame.Closed: 12, frame.Ping: 13, frame.Pong: 14, frame.Start: 15, frame.Data: 16, frame.Read: 17,
 		frame.Payload: 18, frame.Done: 19, frame.Ack: 20, frame.Deny: 21,
 		frame.Attach: 22, frame.Ask: 23, frame.Present: 24, frame.Attached: 25,
+		frame.Rails: 26, frame.Path: 27, frame.PathOK: 28, frame.PathRefused: 29, frame.PathUp: 30,
+		frame.Lost: 31, frame.Fenced: 32, frame.Keyed: 33,
 	}
 	fromClient := map[frame.Type]bool{
 		frame.Hello: true, frame.Proof: true, frame.Region: true, frame.Forget: true, frame.Close: true,
 		frame.Ping: true, frame.Payload: true, frame.Ack: true, frame.Deny: true,
-		frame.Attach: true, frame.Present: true,
+		frame.Attach: true, frame.Present: true, frame.Path: true, frame.PathUp: true, frame.Fenced: true,
+		frame.Keyed: true,
 	}
 	for typ, n := range numbers {
 		if uint8(typ) != n {
@@ -65,7 +68,7 @@ func TestTypeNumbers(t *testing.T) {
 		frame.StatusOK, frame.StatusProof, frame.StatusLimit, frame.StatusSize, frame.StatusKind, frame.StatusSeals,
 		frame.StatusSparse, frame.StatusDuplicate, frame.StatusUnknown, frame.StatusAborted, frame.StatusGet,
 		frame.StatusPut, frame.StatusMap, frame.StatusForeign, frame.StatusOff, frame.StatusUser, frame.StatusProcess,
-		frame.StatusDenied, frame.StatusAddress,
+		frame.StatusDenied, frame.StatusAddress, frame.StatusRail, frame.StatusGID, frame.StatusDevice,
 	}
 	names := map[string]bool{}
 	for i, s := range statuses {
@@ -90,8 +93,8 @@ func TestDecodeInvalid(t *testing.T) {
 	cases := map[string][]byte{
 		"short":             make([]byte, frame.HeaderBytes-1),
 		"type zero":         encode(frame.Header{}),
-		"type unknown":      encode(frame.Header{Type: frame.Attached + 1}),
-		"status unknown":    encode(frame.Header{Type: frame.Done, Status: frame.StatusAddress + 1}),
+		"type unknown":      encode(frame.Header{Type: frame.Keyed + 1}),
+		"status unknown":    encode(frame.Header{Type: frame.Done, Status: frame.StatusDevice + 1}),
 		"reserved":          reserved,
 		"data without body": encode(frame.Header{Type: frame.Data}),
 		"data too long":     encode(frame.Header{Type: frame.Data, Length: frame.MaxPayload + 1}),

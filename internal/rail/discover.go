@@ -1,0 +1,85 @@
+package rail
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/penstock-store/penstock/native"
+)
+
+// Look opens each adapter for a moment and asks for its ports. An adapter that does not open has its Err.
+// Errors: native.ErrVerbs.
+func Look(l *native.Library) ([]Device, error) {
+	infos, err := l.Devices()
+	if err != nil {
+		return nil, fmt.Errorf("rail: devices: %w", err)
+	}
+	devices := make([]Device, 0, len(infos))
+	for _, info := range infos {
+		devices = append(devices, look(l, info))
+	}
+	return devices, nil
+}
+
+func look(l *native.Library, info native.DeviceInfo) Device {
+	out := Device{DeviceInfo: info}
+	d, err := l.OpenDevice(info.Name)
+	if err != nil {
+		out.Err = err
+		return out
+	}
+	out.DeviceInfo = d.Info()
+	for port := 1; port <= out.DeviceInfo.Ports; port++ {
+		p, err := d.Port(port)
+		if err != nil {
+			out.Err = fmt.Errorf("port %d: %w", port, err)
+			break
+		}
+		out.Ports = append(out.Ports, p)
+	}
+	if err := d.Close(); err != nil && out.Err == nil {
+		out.Err = err
+	}
+	return out
+}
+
+// Discover lists the rails, in the order of their names, also those that are down, and what is none.
+// Errors: native.ErrVerbs, ErrUnknown.
+func Discover(l *native.Library, o Options) ([]Rail, []Skipped, error) {
+	devices, err := Look(l)
+	if err != nil {
+		return nil, nil, err
+	}
+	return Rails(devices, o)
+}
+
+// Refresh asks for the state of a rail as it is now. Its GID stays the same while the port has it, also where its place
+// in the table has changed; otherwise it is chosen again, and without any choice the rail is down for ReasonNoAddress.
+// Errors: native.ErrVerbs.
+func Refresh(d *native.Device, was Rail) (Rail, error) {
+	p, err := d.Port(was.Port)
+	if err != nil {
+		return was, fmt.Errorf("rail: port %s: %w", was.Name(), err)
+	}
+	return refreshed(d.Info(), p, was), nil
+}
+
+func refreshed(info native.DeviceInfo, p native.PortInfo, was Rail) Rail {
+	d := Device{DeviceInfo: info}
+	same := func(g native.GID) bool {
+		return g.Raw == was.GID && (p.Link == native.LinkInfiniBand || g.Type == native.GIDRoCEv2)
+	}
+	i := slices.IndexFunc(p.GIDs, func(g native.GID) bool { return same(g) && g.Index == was.GIDIndex })
+	if i < 0 {
+		i = slices.IndexFunc(p.GIDs, same)
+	}
+	if i >= 0 {
+		return rail(d, p, p.GIDs[i])
+	}
+	g, why := pick(p)
+	if why == "" {
+		return rail(d, p, g)
+	}
+	was.Up, was.Reason = false, ReasonNoAddress
+	return was
+}

@@ -12,15 +12,9 @@ import (
 	"time"
 
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/dataconn"
 	"github.com/penstock-store/penstock/internal/frame"
 )
-
-// maxReplies bounds control replies that wait for the connection: a client waits for the reply of
-// each question about a region, so more means that it floods.
-const maxReplies = 1024
-
-// headerWait bounds the rest of a header after its first byte, which come together.
-const headerWait = 10 * time.Second
 
 // conn is one data connection: a reader, a writer of control replies, and the transfers that write
 // in turn.
@@ -31,7 +25,7 @@ type conn struct {
 	load    atomic.Int64 // transfers that chose this connection
 	index   uint32
 	replies chan frame.Header
-	forgets sync.WaitGroup
+	regions dataconn.Regions
 
 	// writing is held over each whole frame; it guards the fields below it.
 	writing chan struct{}
@@ -62,11 +56,18 @@ func newConn(s *session, nc *net.TCPConn, index uint32) *conn {
 		index:     index,
 		session:   s,
 		net:       nc,
-		replies:   make(chan frame.Header, maxReplies),
+		replies:   make(chan frame.Header, dataconn.Replies),
 		writing:   make(chan struct{}, 1),
 		slots:     make(chan struct{}, frame.MaxOutstandingReads),
 		transfers: make(map[uint64]*remote),
 	}
+}
+
+// join ties the connection to its session.
+func (c *conn) join(core *fabric.Session) {
+	c.core = core
+	c.regions.Core, c.regions.Queue = core, c.queue
+	c.regions.Rejected = &c.session.fabric.roster.Counters.Rejected
 }
 
 // errDenied fails a transfer that no running request of the client granted.
@@ -171,20 +172,14 @@ func (c *conn) begin(r *remote) {
 
 // receive takes the client's frames until the connection ends, and returns why.
 func (c *conn) receive() error {
-	idle := c.session.fabric.roster.Limits().IdleWait
-	var b [frame.HeaderBytes]byte
+	idle := time.Duration(0)
+	if c.index == 0 { // carries the client's pings, so only there silence ends the session
+		idle = c.session.fabric.roster.Limits().IdleWait
+	}
 	for {
-		if err := c.await(b[:1], idle); err != nil {
-			return err
-		}
-		_ = c.net.SetReadDeadline(time.Now().Add(headerWait))
-		if _, err := io.ReadFull(c.net, b[1:]); err != nil {
-			return fmt.Errorf("%w: %w", fabric.ErrPeerGone, err)
-		}
-		_ = c.net.SetReadDeadline(time.Time{}) // deadlines of transfers bound a body
-		h, err := frame.Decode(b[:])
+		h, err := dataconn.Next(c.net, c.core, idle) // deadlines of transfers bound a body
 		if err != nil {
-			return fmt.Errorf("%w: %w", fabric.ErrProtocol, err)
+			return err
 		}
 		switch h.Type {
 		case frame.Payload:
@@ -198,25 +193,6 @@ func (c *conn) receive() error {
 		}
 		if err != nil {
 			return err
-		}
-	}
-}
-
-// await reads the first byte of a frame. The first connection carries the client's pings, so only
-// there silence ends the session.
-func (c *conn) await(first []byte, idle time.Duration) error {
-	for {
-		if c.index == 0 {
-			_ = c.net.SetReadDeadline(time.Now().Add(idle))
-		}
-		_, err := io.ReadFull(c.net, first)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return fmt.Errorf("%w: %w", fabric.ErrPeerGone, err)
-		case c.core.Idle(idle):
-			return fabric.ErrIdle
 		}
 	}
 }

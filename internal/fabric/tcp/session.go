@@ -1,13 +1,12 @@
 package tcp
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/dataconn"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/requestid"
 )
@@ -81,7 +80,7 @@ func (g *gate) Admit(h frame.HelloBody) frame.Status {
 			g.conn = nil
 			return frame.StatusProof
 		}
-		g.conn.core = core
+		g.conn.join(core)
 		return frame.StatusOK
 	}
 	core, err := g.fabric.roster.Find(h.Session)
@@ -96,7 +95,7 @@ func (g *gate) Admit(h frame.HelloBody) frame.Status {
 	}
 	s.used[h.Index] = true
 	g.conn = newConn(s, g.net, h.Index)
-	g.conn.core = core
+	g.conn.join(core)
 	s.conns = append(s.conns, g.conn)
 	return frame.StatusOK
 }
@@ -104,17 +103,8 @@ func (g *gate) Admit(h frame.HelloBody) frame.Status {
 func (f *Fabric) serve(accepted net.Conn) {
 	nc := accepted.(*net.TCPConn) // the listener's kind
 	defer func() { _ = nc.Close() }()
-	limits := f.roster.Limits()
-	_ = nc.SetDeadline(time.Now().Add(handshakeWait))
-	_ = nc.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive, Count: 4})
 	g := &gate{fabric: f, net: nc}
-	_, err := frame.Accept(nc, g, frame.ReadyBody{
-		RegionBytes: frame.MaxRegionBytes, // nothing is mapped
-		Regions:     uint32(limits.RegionsPerSession),
-		Conns:       frame.MaxConns,
-		Payload:     frame.MaxPayload,
-		IdleMillis:  uint32(limits.IdleWait.Milliseconds()),
-	})
+	err := dataconn.Greet(nc, g, f.roster.Limits(), frame.MaxConns)
 	f.door.Proved(accepted)
 	if g.conn == nil {
 		f.roster.Counters.Refused.Add(1)
@@ -124,7 +114,6 @@ func (f *Fabric) serve(accepted net.Conn) {
 	c := g.conn
 	var replies sync.WaitGroup
 	if err == nil {
-		_ = nc.SetDeadline(time.Time{})
 		_ = nc.SetWriteBuffer(frame.SendBufferBytes)
 		f.logger.Debug("data connection open", "fabric", Name, "principal", c.core.Principal,
 			requestid.Attr, c.core.RequestID, "peer", nc.RemoteAddr().String())
@@ -137,7 +126,7 @@ func (f *Fabric) serve(accepted net.Conn) {
 	c.core.Cut(err)
 	c.fail()
 	replies.Wait()
-	c.forgets.Wait()
+	c.regions.Wait()
 }
 
 // answer acts on a control frame of the client. An error ends the session.
@@ -146,54 +135,11 @@ func (c *conn) answer(h frame.Header) error {
 	case frame.Ping:
 		return c.queue(frame.Header{Type: frame.Pong})
 	case frame.Region:
-		return c.announce(h)
+		return c.regions.Announce(h, nil)
 	case frame.Forget:
-		return c.forget(h)
+		return c.regions.Forget(h)
 	case frame.Close:
 		return fabric.ErrPeerGone
 	}
 	return fmt.Errorf("%w: frame of type %d", fabric.ErrProtocol, h.Type)
-}
-
-func (c *conn) announce(h frame.Header) error {
-	status := frame.StatusOK
-	if h.Size == 0 || h.Size > frame.MaxRegionBytes || h.Region > 1<<32-1 {
-		status = frame.StatusSize
-	} else {
-		g, err := c.core.Reserve(uint32(h.Region), int64(h.Size), 0)
-		switch {
-		case errors.Is(err, fabric.ErrLimit):
-			status = frame.StatusLimit
-		case err != nil:
-			status = frame.StatusDuplicate
-		default:
-			if err := c.core.Publish(g, nil); err != nil {
-				return err
-			}
-		}
-	}
-	if status != frame.StatusOK {
-		c.session.fabric.roster.Counters.Rejected.Add(1)
-		return c.queue(frame.Header{Type: frame.RegionRefused, Region: h.Region, Status: status})
-	}
-	return c.queue(frame.Header{Type: frame.RegionOK, Region: h.Region})
-}
-
-func (c *conn) forget(h frame.Header) error {
-	var finish func() bool
-	if h.Region <= 1<<32-1 {
-		finish = c.core.Forget(uint32(h.Region))
-	}
-	if finish == nil {
-		return c.queue(frame.Header{Type: frame.Forgotten, Region: h.Region, Status: frame.StatusUnknown})
-	}
-	c.forgets.Go(func() {
-		if !finish() {
-			return
-		}
-		if err := c.queue(frame.Header{Type: frame.Forgotten, Region: h.Region}); err != nil {
-			c.core.Cut(err)
-		}
-	})
-	return nil
 }

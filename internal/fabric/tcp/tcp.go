@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/dataconn"
 	"github.com/penstock-store/penstock/internal/token"
 )
 
@@ -33,15 +34,11 @@ import (
 const Name = "tcp"
 
 const (
-	// handshakeWait bounds a handshake: three round trips and a proof.
-	handshakeWait = 5 * time.Second
 	// DefaultStallWait bounds how long a client may not take or send a frame that is due. A ps1 deadline
 	// may be minutes away, and a stalled transfer holds arena buffers that others need.
 	DefaultStallWait = 15 * time.Second
 	// closeGrace bounds the last exchange of a transfer whose deadline is near or over.
 	closeGrace = 500 * time.Millisecond
-	// keepAlive finds clients whose machine is gone while nothing is sent.
-	keepAlive = 15 * time.Second
 )
 
 // Options configure the fabric.
@@ -73,21 +70,18 @@ var (
 
 // New starts to listen.
 func New(o Options) (*Fabric, error) {
-	listener, err := net.Listen("tcp", o.Address)
+	listener, address, err := dataconn.Listen(o.Address, o.Advertise)
 	if err != nil {
-		return nil, fmt.Errorf("tcp: listen %s: %w", o.Address, err)
+		return nil, fmt.Errorf("tcp: %w", err)
 	}
 	f := &Fabric{
-		address:  o.Advertise,
+		address:  address,
 		listener: listener,
 		roster:   fabric.NewRoster(Name, o.Ledger),
 		logger:   o.Logger,
 	}
 	if f.stall = o.StallWait; f.stall == 0 {
 		f.stall = DefaultStallWait
-	}
-	if f.address == "" {
-		f.address = listener.Addr().String()
 	}
 	if f.logger == nil {
 		f.logger = slog.New(slog.DiscardHandler)

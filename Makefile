@@ -66,6 +66,14 @@ conformance: build ## the S3 tests of Ceph against a fresh node; S3TESTS=path of
 e2e: build ## S3 clients of others against a node, newest versions; PINNED=1: recorded ones, RECORD=1 records, E2E=flags
 	$(GO) run ./test/clients $(if $(PINNED),-pinned) $(if $(RECORD),-record) $(E2E)
 
+.PHONY: test-rdma
+test-rdma: ## what needs RDMA verbs, on soft-RoCE in an emulated machine; installs what it needs; RDMA=flags
+	$(GO) run ./test/guest $(RDMA)
+
+.PHONY: test-rdma-host
+test-rdma-host: ## the same on this machine's RDMA adapters; ends with 77 when there is none; RDMA=flags
+	$(GO) run ./test/guest -host $(RDMA)
+
 .PHONY: bench-hostile
 bench-hostile: ## transfers beside 10,000 idle, slow and endless connections: memory and throughput within bounds
 	PENSTOCK_SIEGE=1 $(GO) test -count=1 -timeout 60m -v -run 'TestSiege' ./test/hostile

@@ -6,6 +6,7 @@
 package realnode
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -15,9 +16,13 @@ import (
 	"github.com/penstock-store/penstock/client"
 )
 
-// Build makes the binary under test. It must be called from a package two levels below the root.
+// Build makes the binary under test, unless PENSTOCK_TEST_BINARY names one that is ready. It must be called from a
+// package two levels below the root.
 func Build(t *testing.T) string {
 	t.Helper()
+	if ready := os.Getenv("PENSTOCK_TEST_BINARY"); ready != "" {
+		return ready
+	}
 	binary := filepath.Join(t.TempDir(), "penstock")
 	out, err := exec.Command("go", "build", "-o", binary, "../../cmd/penstock").CombinedOutput()
 	if err != nil {

@@ -1,0 +1,225 @@
+// Command guest runs the tests that need RDMA verbs on real ones: soft-RoCE in an emulated machine, whose kernel is
+// unpacked for it and whose root is this machine's, read-only; or, with -host, on this machine's own adapters.
+//
+// Called by: make test-rdma, make test-rdma-host, .ci/run.
+//
+// One program is both sides: as /init it prepares the guest and runs the steps (init.go, step.go); else it installs,
+// builds, boots, follows the events and judges (main.go, qemu.go, kernel.go). What runs is a list of steps (plan.go).
+//
+// Invariants:
+//  1. A run passes only if the guest wrote its end marker and every step began, ended and did not fail; a step of tests
+//     only if a test ran, too.
+//  2. A guest from which nothing comes for longer than its step's limit is killed; a panic or an oops ends it.
+//  3. Nothing of this machine is written to but the run's own directory and the cache, nor any network reached by the
+//     guest. With -host, steps run as processes of this machine.
+//  4. Runs share nothing but the cache, so several may go on at once.
+//
+// In steps PENSTOCK_TEST_VERBS is "device": a device is there, and a test that does not find it must fail, not skip.
+// PENSTOCK_TEST_BINARY names a penstock built with cgo, PENSTOCK_TEST_FLOOR a file with a line "write 1048576 60.1"
+// per operation and size: what perftest moved, in MiB per second.
+//
+// What it does not do: speeds of hardware; dynamically connected queue pairs, which soft-RoCE has not.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"time"
+)
+
+// exitNoDevice is the exit code of -host on a machine without adapters.
+const exitNoDevice = 77
+
+var (
+	errFailed   = errors.New("guest: steps failed")
+	errNoDevice = errors.New("guest: this machine has no RDMA device (/sys/class/infiniband is empty); " +
+		"make test-rdma runs the same steps on an emulated one")
+)
+
+// harness is one run.
+type harness struct {
+	machine
+	host    bool
+	cache   string
+	results string
+	scratch string
+	only    string
+	list    bool
+	verbose bool
+	dir     string // of this run
+	out     io.Writer
+}
+
+func main() {
+	if os.Args[0] == initName {
+		guestMain()
+	}
+	h := harness{out: os.Stdout}
+	flag.BoolVar(&h.host, "host", false, "run the steps on this machine's own adapters, without a guest")
+	flag.StringVar(&h.only, "run", "", "only steps whose names match this regular expression")
+	flag.BoolVar(&h.list, "list", false, "print the names of the steps and end")
+	flag.BoolVar(&h.verbose, "v", false, "print the whole output of every step")
+	flag.StringVar(&h.results, "results", "", "keep the output of the steps and the kernel's messages here")
+	flag.StringVar(&h.scratch, "scratch", "", "with -host: where nodes keep data; the file system must take O_DIRECT")
+	flag.StringVar(&h.cache, "cache", ".cache/guest", "directory of the unpacked kernel")
+	flag.BoolVar(&h.KVM, "kvm", false, "let the guest use this machine's processor, where nested virtualisation works")
+	flag.StringVar(&h.CPU, "cpu", "Nehalem", "the processor that is emulated")
+	flag.IntVar(&h.CPUs, "smp", 2, "processors of the guest")
+	flag.IntVar(&h.MemoryMB, "memory", 4096, "MiB of the guest")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := h.run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	switch {
+	case errors.Is(err, errNoDevice):
+		os.Exit(exitNoDevice)
+	case err != nil:
+		os.Exit(1)
+	}
+}
+
+// guestMain does not return.
+func guestMain() {
+	if os.Getpid() == 1 {
+		reap()
+	}
+	if err := steps(); err != nil {
+		fmt.Println("guest:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func (h *harness) printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(h.out, format, args...)
+}
+
+// command runs a tool whose output is wanted only when it fails.
+func (h *harness) command(ctx context.Context, dir, name string, args ...string) error {
+	return h.build(ctx, dir, nil, append([]string{name}, args...))
+}
+
+func (h *harness) build(ctx context.Context, dir string, env, command []string) error {
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("guest: %v: %w: %s", command, err, out)
+	}
+	return nil
+}
+
+func (h *harness) run(ctx context.Context) (err error) {
+	only, err := regexp.Compile(h.only)
+	if err != nil {
+		return fmt.Errorf("guest: read -run: %w", err)
+	}
+	if h.cache, err = filepath.Abs(h.cache); err != nil {
+		return fmt.Errorf("guest: find cache: %w", err)
+	}
+	if h.dir, err = os.MkdirTemp("", "penstock-guest-"); err != nil {
+		return fmt.Errorf("guest: make directory: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(h.dir)) }()
+	p, err := h.plan(only)
+	if err != nil {
+		return err
+	}
+	if h.list {
+		for _, s := range p.Steps {
+			h.printf("%-24s %v\n", s.Name, s.Limit)
+		}
+		return nil
+	}
+	if h.host && !hasDevice() {
+		return errNoDevice
+	}
+	began := time.Now()
+	if err := h.installPackages(ctx, !h.host); err != nil {
+		return err
+	}
+	if err := h.makeBinaries(ctx, p); err != nil {
+		return err
+	}
+	h.printf("%-24s %7.1f s\n", "build", time.Since(began).Seconds())
+	if err := os.MkdirAll(h.resultsDir(), 0o755); err != nil {
+		return fmt.Errorf("guest: make results: %w", err)
+	}
+	if err := os.RemoveAll(filepath.Join(h.resultsDir(), floorFile)); err != nil { // of an earlier run
+		return fmt.Errorf("guest: make results: %w", err)
+	}
+	v := &verdict{harness: h, program: p, began: time.Now()}
+	if h.host {
+		p.run(ctx, v.see)
+		return v.judge(ctx.Err())
+	}
+	command, err := h.machineFor(ctx, p)
+	if err != nil {
+		return err
+	}
+	v.began = time.Now()
+	w := watcher{program: p, boot: bootLimit, slack: slack, seen: v.see}
+	return v.judge(w.watch(ctx, command, os.Stderr))
+}
+
+func hasDevice() bool {
+	names, err := os.ReadDir("/sys/class/infiniband")
+	return err == nil && len(names) > 0
+}
+
+func (h *harness) resultsDir() string {
+	if h.results != "" {
+		if dir, err := filepath.Abs(h.results); err == nil {
+			return dir
+		}
+	}
+	return filepath.Join(h.dir, "results")
+}
+
+// machineFor makes a guest that will run the program: the result is QEMU's command line.
+func (h *harness) machineFor(ctx context.Context, p program) ([]string, error) {
+	k, err := h.kernel(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.printf("kernel %s\n", k.name)
+	text, err := json.Marshal(p)
+	if err != nil {
+		return nil, fmt.Errorf("guest: write program: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(h.resultsDir(), programFile), text, 0o644); err != nil {
+		return nil, fmt.Errorf("guest: write program: %w", err)
+	}
+	initProgram, initramfs := filepath.Join(h.dir, "init"), filepath.Join(h.dir, "initramfs")
+	if err := h.build(ctx, "", []string{"CGO_ENABLED=0"},
+		[]string{"go", "build", "-o", initProgram, "./test/guest"}); err != nil {
+		return nil, err
+	}
+	if err := writeInitramfs(initramfs, initProgram, k.modules); err != nil {
+		return nil, err
+	}
+	disk := filepath.Join(h.dir, "disk")
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		return nil, fmt.Errorf("guest: make disk: %w", err)
+	}
+	if err := os.Truncate(disk, diskBytes); err != nil {
+		return nil, fmt.Errorf("guest: make disk: %w", err)
+	}
+	if err := h.command(ctx, "", "mkfs.ext4", "-q", "-O", "^has_journal", disk); err != nil { // it lives one run
+		return nil, err
+	}
+	return h.qemu(k, initramfs, disk, h.resultsDir()), nil
+}

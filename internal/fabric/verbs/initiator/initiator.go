@@ -6,19 +6,26 @@
 //
 // Invariants:
 //  1. Move returns only when every work request of it has completed, or its queue pair was reset or destroyed: the
-//     buffers may then be used for anything else. No context, deadline or error makes it return earlier.
+//     buffers may then be used for anything else. No context, deadline or error makes it return earlier. Where the
+//     adapter's driver does neither, Move does not return (Stats.Stuck).
 //  2. A path that failed, or was failed, posts nothing any more; Settled tells when its queue pair is reset.
 //  3. A rail has a bounded number of paths, work requests and completions under way; the completion queue cannot
-//     overflow.
+//     overflow: a work request has its place in it from before it is posted until its completion was taken, or its
+//     queue pair was reset and the queue was seen empty after that.
 //  4. Paths take turns where the rail's work requests are short, so one client cannot starve the others.
 //  5. Registered memory has no remote rights, and neither has a queue pair.
+//  6. A work request's number is used once on a rail. A completion that is late or comes twice is counted
+//     (Stats.Unexpected) and belongs to nothing.
+//  7. Nothing waits for a driver's call on another path: each queue pair changes its state in a goroutine of its own.
+//
+// Lock order: Rail.mu, then Path.mu, then credits.mu. Rail.polling comes before Path.mu and is never held with Rail.mu.
+// None is held during a call of native, but Rail.polling during Poll and Arm.
 //
 // What it does not do: sessions, regions of clients and their bounds, retries, choosing a rail.
 package initiator
 
 import (
 	"errors"
-	"time"
 
 	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/native"
@@ -37,13 +44,15 @@ var (
 	ErrLimit = errors.New("initiator: no path left on this rail")
 	// ErrClosed says that the rail is closed.
 	ErrClosed = errors.New("initiator: rail closed")
+	// ErrStuck says that a queue pair could be neither reset nor destroyed: its buffers stay out.
+	ErrStuck = errors.New("initiator: queue pair not reset")
 )
 
 // Options of Open.
 type Options struct {
 	Library *native.Library
 	Rail    rail.Rail
-	Arena   []byte // registered for local use; all Local segments lie in it
+	Arena   []byte // registered for local use; all Local segments lie in it, or in a path's Scratch
 
 	Paths int // at most; 0 means DefaultPaths
 	Depth int // work requests of one path under way; 0 means DefaultDepth
@@ -61,14 +70,35 @@ const (
 	DefaultPaths = 4096
 	DefaultDepth = 64
 	DefaultPiece = 1 << 20
+
+	// maxPaths is how many the path number in a work request's number can tell apart.
+	maxPaths = 1 << 15
+	// maxWork bounds the work requests under way on a rail, and so the completion queue (1 MiB of 64-byte entries).
+	// With the default piece it is 16 GiB: far more than any rail has under way.
+	maxWork = 16384
+	// maxPiece keeps a work request's length within what adapters take.
+	maxPiece = 1 << 30
+	// maxReads bounds the RDMA READs of one path under way; the field on the wire is a byte.
+	maxReads = 255
+	// batchWork is how many work requests are posted by one call, at most: its last one is signalled, so a quarter of
+	// the default depth comes free at a time. It is also what a path gets in its turn when the rail's are short.
+	batchWork = 16
+	// pollBatch is how many completions are taken by one call.
+	pollBatch = 64
+	// maxIdle bounds the queue pairs kept for reuse: making one takes several calls into the kernel, and sessions come
+	// and go in crowds of this order.
+	maxIdle = 64
+	// scratchBytes is a path's own registered memory: a cache line, so that paths do not share one.
+	scratchBytes = 64
+
+	defaultTimeout  = 14
+	defaultRetries  = 7
+	defaultHopLimit = 64
+	// rnrRetries bounds how often a peer may answer that it is not ready; 7 would be for ever.
+	rnrRetries = 6
+	// minRNRTimer is the code for 0.64 ms; nothing is received here, but the adapter wants a value.
+	minRNRTimer = 12
 )
-
-// Rail is an open rail.
-type Rail struct{}
-
-// Open opens the device and registers the arena. Errors: native.ErrVerbs; a refused registration (locked memory) names
-// the limit.
-func Open(Options) (*Rail, error) { return nil, native.ErrNotSupported }
 
 // Endpoint is one end's queue pair.
 type Endpoint struct {
@@ -76,35 +106,14 @@ type Endpoint struct {
 	GID      [16]byte
 	LID      uint16
 	MTU      int // bytes
-	Reads    int
+	Reads    int // Local: RDMA READs that this end has under way at once; of a peer: that it answers at once
 }
-
-// NewPath makes a queue pair. Errors: ErrLimit, ErrClosed, native.ErrVerbs.
-func (r *Rail) NewPath() (*Path, error) { return nil, ErrClosed }
-
-// Rail is what was opened; its state may have changed since.
-func (r *Rail) Rail() rail.Rail { return rail.Rail{} }
-
-// Refresh asks for the port's state as it is now.
-func (r *Rail) Refresh() (rail.Rail, error) { return rail.Rail{}, ErrClosed }
-
-// Events delivers the port's and the device's events until Close.
-func (r *Rail) Events() <-chan native.Event { return nil }
-
-// Probe connects two queue pairs of this rail to each other and moves bytes both ways: the rail works as far as this
-// machine goes.
-func (r *Rail) Probe(time.Duration) error { return ErrClosed }
-
-// Stats reads the counters.
-func (r *Rail) Stats() Stats { return Stats{} }
-
-// Close fails and resets all paths, and closes the device. Errors: when something could not be reset, and the arena
-// must stay mapped.
-func (r *Rail) Close() error { return nil }
 
 // Stats are counters of a rail, and gauges where it says now.
 type Stats struct {
 	Paths      int64 // now
+	Idle       int64 // queue pairs kept for reuse now
+	Stuck      int64 // paths now whose queue pair could be neither reset nor destroyed
 	WorkNow    int64 // work requests under way now
 	Writes     int64 // bytes acknowledged
 	Reads      int64
@@ -114,15 +123,6 @@ type Stats struct {
 	Local      int64
 	Unexpected int64 // completions that nobody waited for
 }
-
-// Path is one queue pair, from its making to its reset.
-type Path struct{}
-
-// Local is what the peer must know.
-func (p *Path) Local() Endpoint { return Endpoint{} }
-
-// Connect takes the queue pair to its peer's: unit and reads are the lesser of both ends'. Errors: native.ErrVerbs.
-func (p *Path) Connect(Endpoint) error { return ErrClosed }
 
 // Segment is a piece of arena memory.
 type Segment = []byte
@@ -134,22 +134,3 @@ type Move struct {
 	RKey   uint32
 	Local  []Segment
 }
-
-// Move moves the bytes and waits. Errors: ErrDenied, ErrLost, ErrLocal.
-func (p *Path) Move(Move) error { return ErrLost }
-
-// Busy is the number of bytes under way, for choosing among paths.
-func (p *Path) Busy() int64 { return 0 }
-
-// Fail ends the path without waiting: nothing is posted any more, what is under way ends with ErrLost.
-func (p *Path) Fail() {}
-
-// Failed is closed when the path has failed, for whatever reason.
-func (p *Path) Failed() <-chan struct{} { return nil }
-
-// Settled is closed when the queue pair of a failed path is reset: the adapter uses no buffer for it any more, and
-// sends nothing.
-func (p *Path) Settled() <-chan struct{} { return nil }
-
-// Close fails the path, waits until it has settled, and gives its queue pair back.
-func (p *Path) Close() error { return nil }

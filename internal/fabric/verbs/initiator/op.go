@@ -1,0 +1,124 @@
+package initiator
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/penstock-store/penstock/native"
+)
+
+// op is a Move under way. Its path's lock guards it.
+type op struct {
+	Move
+	pieces int    // work requests that are still to be posted
+	seg    int    // where posting goes on: segment,
+	off    int    // offset in it,
+	remote uint64 // and the peer's address
+	left   int    // work requests that were posted, or are about to be, and have not completed
+	done   bool
+	err    error
+	wake   chan struct{} // capacity 1: something changed, look again
+	next   *op           // in the path's queue, or among its spare ones
+}
+
+// opQueue is the Moves of a path that have something to post, in the order of their coming.
+type opQueue struct{ first, last *op }
+
+func (q *opQueue) push(o *op) {
+	if q.last != nil {
+		q.last.next = o
+	} else {
+		q.first = o
+	}
+	q.last = o
+}
+
+// remove takes o out; it is first, but where a path has failed.
+func (q *opQueue) remove(o *op) {
+	var prev *op
+	for at := q.first; at != nil; prev, at = at, at.next {
+		if at != o {
+			continue
+		}
+		if prev != nil {
+			prev.next = o.next
+		} else {
+			q.first = o.next
+		}
+		if q.last == o {
+			q.last = prev
+		}
+		o.next = nil
+		return
+	}
+}
+
+// check counts the bytes and work requests of a Move. Errors: ErrLocal, when it names memory that is not registered, or
+// cannot be meant.
+func (r *Rail) check(m *Move) (bytes int64, pieces int, err error) {
+	if m.Op != native.OpWrite && m.Op != native.OpRead {
+		return 0, 0, fmt.Errorf("%w: opcode %d", ErrLocal, m.Op)
+	}
+	for _, s := range m.Local {
+		n := len(s)
+		if n == 0 {
+			continue
+		}
+		if r.memory(address(s), uint64(n)) == nil {
+			return 0, 0, fmt.Errorf("%w: segment of %d bytes is not registered", ErrLocal, n)
+		}
+		bytes += int64(n)
+		pieces += (n + r.piece - 1) / r.piece
+	}
+	if bytes > 0 && m.Remote > math.MaxUint64-uint64(bytes) {
+		return 0, 0, fmt.Errorf("%w: remote address and %d bytes overflow", ErrLocal, bytes)
+	}
+	return bytes, pieces, nil
+}
+
+// memory is the registered memory that holds the n bytes at addr, or nil.
+func (r *Rail) memory(addr, n uint64) *local {
+	switch {
+	case r.arena.has(addr, n):
+		return &r.arena
+	case r.scratch.has(addr, n):
+		return &r.scratch
+	}
+	return nil
+}
+
+// cut makes the next work request of o: at most a piece, and never across segments.
+func (r *Rail) cut(o *op, w *native.Work) {
+	for o.off == len(o.Local[o.seg]) {
+		o.seg, o.off = o.seg+1, 0
+	}
+	s := o.Local[o.seg]
+	n := min(len(s)-o.off, r.piece)
+	addr := address(s[o.off:])
+	*w = native.Work{
+		Local: addr, Remote: o.remote, Length: uint32(n),
+		LKey: r.memory(addr, uint64(n)).lkey, RKey: o.RKey, Op: o.Op,
+	}
+	o.off += n
+	o.remote += uint64(n)
+	o.pieces--
+}
+
+// spare takes an op for a Move: a used one where there is one, so that nothing is allocated. Called with mu held.
+func (p *Path) spare(m Move, pieces int) *op {
+	o := p.spares
+	if o == nil {
+		o = &op{wake: make(chan struct{}, 1)}
+	} else {
+		p.spares = o.next
+	}
+	*o = op{Move: m, pieces: pieces, remote: m.Remote, wake: o.wake}
+	return o
+}
+
+// keep puts an op that nothing refers to any more among the spare ones. Called with mu held.
+func (p *Path) keep(o *op) {
+	o.Move = Move{}
+	o.next = p.spares
+	p.spares = o
+}

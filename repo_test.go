@@ -30,8 +30,8 @@ var leaves = []string{"internal/checksum", "internal/requestid"}
 // also covers its own subtree.
 var allowed = map[string][]string{
 	"cmd/penstock":             {"internal/cli", "internal/server", "internal/config"},
-	"client":                   {"client/target", "internal/s3", "internal/token", "internal/frame"},
-	"client/target":            {"internal/token", "internal/frame"},
+	"client":                   {"client/target", "internal/s3", "internal/token", "internal/frame", "native"},
+	"client/target":            {"internal/token", "internal/frame", "internal/rail", "native"},
 	"client/awsrdma":           {"client"},
 	"bench":                    {"client"},
 	"internal/cli":             {"client", "bench", "internal/certs", "internal/config"},

@@ -51,14 +51,14 @@ func (c *Conn) attachMemory(ctx context.Context) error {
 func (c *Conn) tryAttach(ctx context.Context) error {
 	takeBack := allowTracing(c.links[0].conn)
 	defer takeBack()
-	reply, err := c.ask(ctx, frame.Header{Type: frame.Attach}, nil)
+	reply, err := c.ask(ctx, frame.Header{Type: frame.Attach}, extra{})
 	if err != nil {
 		return err
 	}
 	if reply.Type == frame.Ask {
 		binary.LittleEndian.PutUint64(c.attach.sign[:], reply.ID)
 		sign := frame.Header{Type: frame.Present, ID: reply.ID, Offset: address(c.attach.sign[:])}
-		if reply, err = c.ask(ctx, sign, nil); err != nil {
+		if reply, err = c.ask(ctx, sign, extra{}); err != nil {
 			return err
 		}
 	}

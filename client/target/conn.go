@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +23,7 @@ type Conn struct {
 	ended   chan struct{}
 	tasks   sync.WaitGroup
 	attach  attachment
+	paths   *paths // of rc
 
 	mu         sync.Mutex
 	idle       sync.Cond // on mu: a receiver has left a window
@@ -91,11 +94,11 @@ func (c *Conn) ping() {
 }
 
 // end closes everything, once. Done comes last: whoever waits for it finds the memory released or
-// abandoned.
+// abandoned. A second caller does not wait for the first.
 func (c *Conn) end(cause error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.err != nil {
+		c.mu.Unlock()
 		return
 	}
 	c.err = fmt.Errorf("%w: %w", ErrClosed, cause)
@@ -103,16 +106,26 @@ func (c *Conn) end(cause error) {
 		_ = l.conn.Close() // ends its reader; the cause is in c.err
 	}
 	fenced := c.confirmed || c.fabric == "tcp" // on tcp only our own receivers touch the memory
-	for _, r := range c.regions {
+	regions := slices.Collect(maps.Values(c.regions))
+	for _, r := range regions {
 		r.gone = true
-		r.memory.release(fenced)
 	}
 	clear(c.regions)
 	c.idle.Broadcast()
+	c.mu.Unlock()
+	if c.paths != nil {
+		c.paths.close()
+	}
+	for _, r := range regions {
+		r.memory.release(fenced || c.unreachable(r))
+	}
 	close(c.ended)
 }
 
-// Fabric is "shm" or "tcp".
+// unreachable tells, after the end of an rc session, whether no adapter can reach the region.
+func (c *Conn) unreachable(r *Region) bool { return c.paths != nil && c.paths.reachesNot(r) }
+
+// Fabric is "shm", "tcp" or "rc".
 func (c *Conn) Fabric() string { return c.fabric }
 
 // Done is closed when the session has ended, for whatever reason.
@@ -125,9 +138,9 @@ func (c *Conn) Err() error {
 	return c.err
 }
 
-// Register announces the memory and waits for the server's answer. Errors: ErrMemory, ErrClosed,
-// ErrRefused (it wraps a *frame.RefusedError with the status), ctx's error (the memory then counts as
-// announced until the session ends).
+// Register announces the memory and waits for the server's answer. On rc it is pinned first, on each device of the
+// session. Errors: ErrMemory, ErrPinned, ErrClosed, ErrRefused (it wraps a *frame.RefusedError with the status), ctx's
+// error (the memory then counts as announced until the session ends).
 func (c *Conn) Register(ctx context.Context, m *Memory) (*Region, error) {
 	if err := m.announce(); err != nil {
 		return nil, err
@@ -150,9 +163,17 @@ func (c *Conn) Register(ctx context.Context, m *Memory) (*Region, error) {
 	c.regions[r.number] = r
 	c.mu.Unlock()
 	h := frame.Header{Type: frame.Region, Region: uint64(r.number), Size: uint64(len(m.bytes))}
-	with := m
-	if foreign {
-		h.Status, h.Offset, with = frame.StatusForeign, address(m.bytes), nil
+	with := extra{memory: m}
+	switch {
+	case foreign:
+		h.Status, h.Offset, with = frame.StatusForeign, address(m.bytes), extra{}
+	case c.paths != nil:
+		keys, err := c.paths.register(r)
+		if err != nil {
+			c.drop(r)
+			return nil, err
+		}
+		h.Type, h.Offset, with = frame.Keyed, address(m.bytes), extra{body: frame.EncodeKeys(keys)}
 	}
 	reply, err := c.ask(ctx, h, with)
 	if err != nil {
@@ -170,10 +191,13 @@ func refusal(what string, status frame.Status) error {
 }
 
 // ask sends a question about a region and waits for the reply.
-func (c *Conn) ask(ctx context.Context, h frame.Header, m *Memory) (frame.Header, error) {
+func (c *Conn) ask(ctx context.Context, h frame.Header, with extra) (frame.Header, error) {
 	key := waitKey{question: h.Type, number: uint32(h.Region)}
-	if h.Type == frame.Present {
+	switch h.Type {
+	case frame.Present:
 		key.question = frame.Attach // both are answered by Attached
+	case frame.Keyed:
+		key.question = frame.Region // as above, by RegionOK
 	}
 	wait := make(chan frame.Header, 1)
 	c.mu.Lock()
@@ -184,7 +208,7 @@ func (c *Conn) ask(ctx context.Context, h frame.Header, m *Memory) (frame.Header
 		delete(c.waits, key)
 		c.mu.Unlock()
 	}()
-	if err := c.links[0].sendWith(h, m); err != nil {
+	if err := c.links[0].sendWith(h, with); err != nil {
 		c.end(err)
 		return frame.Header{}, c.Err()
 	}
@@ -200,12 +224,20 @@ func (c *Conn) ask(ctx context.Context, h frame.Header, m *Memory) (frame.Header
 
 func (c *Conn) drop(r *Region) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !r.gone {
-		r.gone = true
-		delete(c.regions, r.number)
-		r.memory.release(true)
+	if r.gone {
+		c.mu.Unlock()
+		return
 	}
+	r.gone = true
+	delete(c.regions, r.number)
+	c.mu.Unlock()
+	if c.paths != nil && !c.paths.unregister(r) {
+		c.end(errAdapter)
+		<-c.ended
+		r.memory.release(c.unreachable(r))
+		return
+	}
+	r.memory.release(true)
 }
 
 // Bytes is the region's memory.
@@ -217,7 +249,7 @@ func (r *Region) Memory() *Memory { return r.memory }
 // Forget takes the region back; when it returns nil the server cannot touch it. Transfers of the
 // region that are under way finish first. Errors: ErrClosed, ctx's error.
 func (r *Region) Forget(ctx context.Context) error {
-	reply, err := r.conn.ask(ctx, frame.Header{Type: frame.Forget, Region: uint64(r.number)}, nil)
+	reply, err := r.conn.ask(ctx, frame.Header{Type: frame.Forget, Region: uint64(r.number)}, extra{})
 	if err != nil {
 		return err
 	}
@@ -297,7 +329,8 @@ const endWait = time.Second
 
 // End takes the grant back, after the request was answered or given up. It must be called once. On
 // tcp nothing of the window is touched after it has returned: a transfer that is under way may finish
-// for a second, then the session ends. On shm a request that was not answered needs Fence. Errors:
+// for a second, then the session ends. On shm and rc a request that was not answered needs Fence; on rc one that failed
+// does too, since an adapter cannot tell windows apart. Errors:
 // ErrClosed, when the session ended before the transfer.
 func (g *Grant) End() error {
 	ctx, cancel := context.WithTimeout(context.Background(), endWait)
@@ -336,12 +369,17 @@ func (c *Conn) giveUp(g *Grant, cause error) {
 }
 
 // Fence ends the session and makes late access impossible. On shm the server must confirm that it
-// has no mapping left. Errors: ErrNotFenced (shm only: no confirmation before ctx ended, or the
-// session had ended before); the memory of the session's regions is then abandoned.
+// has no mapping left; on rc the own adapters must end the queue pairs, or give up the keys. Errors: ErrNotFenced (shm:
+// no confirmation before ctx ended, or the session had ended before; rc: an adapter refused all of it); the memory of
+// the session's regions is then abandoned.
 func (c *Conn) Fence(ctx context.Context) error {
 	if c.fabric != "shm" {
 		c.end(errFenced)
+		<-c.ended
 		c.tasks.Wait()
+		if c.paths != nil && c.paths.leaky() {
+			return ErrNotFenced
+		}
 		return nil
 	}
 	c.mu.Lock()
@@ -372,6 +410,7 @@ var errFenced = errors.New("target: ended by this side")
 // abandoned, unless Fence came before.
 func (c *Conn) Close() error {
 	c.end(errFenced)
+	<-c.ended
 	c.tasks.Wait()
 	return nil
 }

@@ -69,6 +69,9 @@ func (l *link) take(h frame.Header) error {
 	case frame.Pong:
 		return nil
 	}
+	if l.owner.paths != nil {
+		return l.owner.paths.take(l, h)
+	}
 	if l.owner.fabric != "tcp" {
 		return broke("transfer frame on shm")
 	}
@@ -230,17 +233,22 @@ func (l *link) finish(h frame.Header) error {
 	return l.send(frame.Header{Type: frame.Ack, ID: h.ID, Size: t.placed})
 }
 
-func (l *link) send(h frame.Header) error { return l.sendWith(h, nil) }
+// extra goes with a control frame.
+type extra struct {
+	memory *Memory // on shm, by its descriptor
+	body   []byte
+}
 
-// sendWith sends a control frame, on shm with the memfd of m.
-func (l *link) sendWith(h frame.Header, m *Memory) error {
+func (l *link) send(h frame.Header) error { return l.sendWith(h, extra{}) }
+
+func (l *link) sendWith(h frame.Header, with extra) error {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
 	unixConn, ok := l.conn.(*net.UnixConn)
-	if !ok || m == nil {
-		return frame.WriteFrame(l.conn, h, nil)
+	if !ok || with.memory == nil {
+		return frame.WriteFrame(l.conn, h, with.body)
 	}
 	h.Encode(l.header[:])
-	_, _, err := unixConn.WriteMsgUnix(l.header[:], unix.UnixRights(m.file), nil)
+	_, _, err := unixConn.WriteMsgUnix(l.header[:], unix.UnixRights(with.memory.file), nil)
 	return err
 }

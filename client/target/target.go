@@ -1,18 +1,21 @@
-// Package target is the client's end of the shm and tcp fabrics: it holds the memory that a server
+// Package target is the client's end of the shm, tcp and rc fabrics: it holds the memory that a server
 // may write or read, and the data connections on which it grants that.
 //
 // Called by: client (Session, Region), fabrictest, benchmarks.
 //
 // Invariants:
 //  1. A server touches only windows that Expect granted and End has not taken back (tcp), or regions
-//     that are announced (shm, where the kernel cannot tell windows apart).
-//  2. Memory whose shm session ended without a fence is abandoned: it is never announced again, and memory
-//     of Go's heap among it is never collected.
+//     that are announced (shm and rc, where kernel and adapter cannot tell windows apart).
+//  2. Memory whose session ended without a fence is abandoned: it is never announced again, and memory
+//     of Go's heap among it is never collected. On rc that takes an adapter that lets go of nothing.
 //  3. The client proves its secret and demands the server's proof before it announces memory.
-//  4. A receiver never waits for anything but its own connection, so the server's writes always
-//     progress while the client lives.
+//  4. A receiver never waits for anything but its own connection and, on rc, the adapter of this machine, so the
+//     server's writes always progress while the client lives.
+//  5. FENCED is sent only when the path's queue pair is in its error state or destroyed. When a session has ended, all
+//     its queue pairs are, and then its memory is deregistered, once.
 //
-// Lock order: link.writeMu, then Conn.mu, then Memory.mu.
+// Lock order: link.writeMu, then Conn.mu, then Memory.mu; Devices.mu, then paths.eventMu. paths.mu is taken under none
+// of them, and none of them under it.
 //
 // What it does not do: HTTP, retries, choosing a fabric.
 package target
@@ -36,6 +39,9 @@ var (
 	ErrSpent = errors.New("target: no numbers for tokens left")
 	// ErrNotFenced says that the server did not confirm a fence: the memory is abandoned.
 	ErrNotFenced = errors.New("target: memory not fenced")
+	// ErrPinned says that an adapter of this machine did not take the memory: too much locked memory (ENOMEM; ulimit
+	// -l), or a kind that it cannot pin.
+	ErrPinned = errors.New("target: memory not pinned")
 	// ErrMemory says that the memory does not fit: wrong kind for the fabric, bounds, freed,
 	// abandoned, still announced.
 	ErrMemory = errors.New("target: memory refused")
@@ -43,7 +49,8 @@ var (
 
 // Options tune a Conn.
 type Options struct {
-	Conns int // tcp data connections; 0 means DefaultConns, capped by the server's limit
+	Conns   int      // tcp data connections; 0 means DefaultConns, capped by the server's limit
+	Devices *Devices // of rc; it may serve many sessions and outlives them
 }
 
 // DefaultConns is the number of tcp data connections of a session: each transfer uses one stream, and
@@ -53,8 +60,8 @@ const DefaultConns = 4
 // handshakeWait bounds the opening of a data connection when the context has no deadline.
 const handshakeWait = 5 * time.Second
 
-// Dial opens the data connections of an offered session. The context bounds the handshake only.
-// Errors: ErrRefused, network errors.
+// Dial opens the data connections of an offered session, and on rc its paths, of which it waits for the first. The
+// context bounds that only. Errors: ErrRefused (with the reason why there is no path), network errors.
 func Dial(ctx context.Context, offer frame.SessionReply, o Options) (*Conn, error) {
 	if offer.Secret.IsZero() {
 		return nil, fmt.Errorf("%w: offer without a secret", ErrRefused)
@@ -67,12 +74,16 @@ func Dial(ctx context.Context, offer frame.SessionReply, o Options) (*Conn, erro
 		if want <= 0 {
 			want = DefaultConns
 		}
+	case offer.Fabric == "rc" && offer.Network == "tcp" && o.Devices != nil:
 	default:
 		return nil, fmt.Errorf("%w: fabric %q over %q", ErrRefused, offer.Fabric, offer.Network)
 	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeWait)
 	defer cancel()
 	c := newConn(offer)
+	if offer.Fabric == "rc" {
+		c.paths = newPaths(c, o.Devices)
+	}
 	for index := 0; index < want; index++ {
 		ready, err := c.join(ctx, offer, uint32(index))
 		if err != nil {
@@ -83,6 +94,12 @@ func Dial(ctx context.Context, offer frame.SessionReply, o Options) (*Conn, erro
 		want = min(want, int(ready.Conns))
 	}
 	c.start()
+	if c.paths != nil {
+		if err := c.paths.open(ctx); err != nil {
+			_ = c.Close() // the first error is what counts
+			return nil, err
+		}
+	}
 	return c, nil
 }
 

@@ -1,0 +1,173 @@
+package target
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/penstock-store/penstock/internal/rail"
+	"github.com/penstock-store/penstock/native"
+)
+
+// Devices are the RDMA adapters of this machine. They are opened when the first session needs them and shared by
+// all: opening one takes milliseconds, and some drivers pin memory for each opening. It is safe for concurrent use.
+type Devices struct {
+	library *native.Library
+	own     bool // opened here
+	only    rail.Options
+
+	mu     sync.Mutex
+	closed bool
+	open   map[string]*device
+}
+
+// device is an open adapter and what listens to its events.
+type device struct {
+	owner  *Devices
+	name   string
+	verbs  *native.Device
+	cancel context.CancelFunc
+	heard  chan struct{} // closed when nothing listens any more
+
+	// guarded by Devices.mu
+	users map[*paths]struct{}
+	lost  bool // the adapter failed: whoever comes next opens it anew
+}
+
+// OpenDevices loads the verbs library, unless l is one, and looks whether there is a rail. names restrict the adapters
+// or ports ("mlx5_0", "mlx5_0/1"); none means all. Errors: native.ErrNotSupported with the reason, native.ErrVerbs.
+func OpenDevices(l *native.Library, names []string) (*Devices, error) {
+	d := &Devices{library: l, only: rail.Options{Devices: names}, open: make(map[string]*device)}
+	if l == nil {
+		var err error
+		if d.library, err = native.Open(native.Options{}); err != nil {
+			return nil, err
+		}
+		d.own = true
+	}
+	if err := d.Usable(); err != nil {
+		_ = d.Close() // nothing is open; the first error is what counts
+		return nil, err
+	}
+	return d, nil
+}
+
+// Usable tells whether some rail is up now. Errors: native.ErrNotSupported with the reason, native.ErrVerbs.
+func (d *Devices) Usable() error {
+	rails, skipped, err := d.rails()
+	if err != nil {
+		return err
+	}
+	none := &native.UnavailableError{Reason: native.ReasonNoDevice}
+	if len(skipped) > 0 {
+		none.Detail = skipped[0].Name + ": " + skipped[0].Reason
+	}
+	for _, r := range rails {
+		if r.Up {
+			return nil
+		}
+		none.Reason, none.Detail = r.Reason, r.Name()
+	}
+	return none
+}
+
+func (d *Devices) rails() ([]rail.Rail, []rail.Skipped, error) {
+	rails, skipped, err := rail.Discover(d.library, d.only)
+	if err != nil {
+		return nil, nil, fmt.Errorf("target: look for adapters: %w", err)
+	}
+	return rails, skipped, nil
+}
+
+// use opens the adapter, or shares it, and delivers its events to p until release.
+func (d *Devices) use(name string, p *paths) (*device, error) {
+	var old *device // to be closed without the lock
+	defer func() {
+		if old != nil {
+			old.close()
+		}
+	}()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, fmt.Errorf("%w: devices", ErrClosed)
+	}
+	if dev := d.open[name]; dev != nil && !dev.lost {
+		dev.users[p] = struct{}{}
+		return dev, nil
+	}
+	verbs, err := d.library.OpenDevice(name)
+	if err != nil {
+		return nil, fmt.Errorf("target: open adapter %s: %w", name, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	dev := &device{
+		owner: d, name: name, verbs: verbs, cancel: cancel, heard: make(chan struct{}),
+		users: map[*paths]struct{}{p: {}},
+	}
+	if before := d.open[name]; before != nil && len(before.users) == 0 {
+		old = before
+	}
+	d.open[name] = dev
+	go dev.listen(ctx)
+	return dev, nil
+}
+
+// listen tells the sessions what happens to the adapter.
+func (v *device) listen(ctx context.Context) {
+	defer close(v.heard)
+	for {
+		e, err := v.verbs.NextEvent(ctx)
+		if err != nil {
+			return // closed
+		}
+		v.owner.mu.Lock()
+		v.lost = v.lost || e.Type == native.EventDeviceFatal
+		for p := range v.users {
+			p.notice(v, e)
+		}
+		v.owner.mu.Unlock()
+	}
+}
+
+// release ends the session's use of the adapter.
+func (v *device) release(p *paths) {
+	v.owner.mu.Lock()
+	delete(v.users, p)
+	last := len(v.users) == 0 && (v.owner.closed || v.owner.open[v.name] != v)
+	v.owner.mu.Unlock()
+	if last {
+		v.close()
+	}
+}
+
+// close is called once, by who saw that nobody uses the adapter any more.
+func (v *device) close() {
+	v.cancel()
+	<-v.heard
+	_ = v.verbs.Close() // a part of it that could not be destroyed keeps it open, to the end of the process
+}
+
+// Close closes the adapters; those in use follow with their last session.
+func (d *Devices) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	var idle []*device
+	for _, dev := range d.open {
+		if len(dev.users) == 0 {
+			idle = append(idle, dev)
+		}
+	}
+	d.mu.Unlock()
+	for _, dev := range idle {
+		dev.close()
+	}
+	if d.own {
+		return d.library.Close()
+	}
+	return nil
+}

@@ -36,7 +36,7 @@ func (t Task) fabric() string {
 type Task struct {
 	Name        string  `json:"name"`
 	Kind        string  `json:"kind"`
-	Path        string  `json:"path,omitempty"` // http, tcp, shm, shm-foreign
+	Path        string  `json:"path,omitempty"` // http, tcp, rc, shm, shm-foreign
 	ObjectBytes int64   `json:"object_bytes"`
 	Objects     int     `json:"objects,omitempty"` // number of keys, used in turn
 	InFlight    int     `json:"in_flight"`         // of this process

@@ -8,16 +8,19 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/penstock-store/penstock/native"
 )
 
 // Fabric is a preference for the path of payloads.
 type Fabric string
 
-// Preferences. Auto takes shm when the node runs on this host, tcp otherwise, and tcp too for memory that
-// shm cannot reach; Result.Reason says so.
+// Preferences. Auto takes the first that can be used: shm when the node runs on this host, rc where both machines have
+// RDMA adapters, tcp. Memory that shm cannot reach goes by the next; Result.Reason says so.
 const (
 	Auto Fabric = "auto"
 	SHM  Fabric = "shm"
+	RC   Fabric = "rc"
 	TCP  Fabric = "tcp"
 	HTTP Fabric = "http"
 )
@@ -91,8 +94,13 @@ type Config struct {
 	ClientCert string // the client's own certificate and
 	ClientKey  string // its key, for a node that asks for one
 
-	// Fabric is Auto when empty. With SHM or TCP no other fabric is tried.
+	// Fabric is Auto when empty. With SHM, RC or TCP no other fabric is tried.
 	Fabric Fabric
+	// Verbs is the library of RDMA adapters for rc; nil: libibverbs.so.1, opened when rc is first wanted. It must
+	// outlive the Client, and may serve several.
+	Verbs *native.Library
+	// RDMADevices restrict rc to some adapters ("mlx5_0") or ports ("mlx5_0/1") of this machine; empty: all.
+	RDMADevices []string
 	// AllowHTTPFallback lets HTTP carry a payload that the fabric declined. The Result says so.
 	AllowHTTPFallback bool
 
@@ -148,9 +156,9 @@ func (c Config) check() (*url.URL, error) {
 		return nil, fmt.Errorf("%w: endpoint %q is not http(s)://host[:port]", ErrConfig, c.Endpoint)
 	}
 	switch c.Fabric {
-	case Auto, SHM, TCP, HTTP:
+	case Auto, SHM, RC, TCP, HTTP:
 	default:
-		return nil, fmt.Errorf("%w: fabric %q is not auto, shm, tcp or http", ErrConfig, c.Fabric)
+		return nil, fmt.Errorf("%w: fabric %q is not auto, shm, rc, tcp or http", ErrConfig, c.Fabric)
 	}
 	if c.Credentials.AccessKey == "" || c.Credentials.SecretKey == "" {
 		return nil, fmt.Errorf("%w: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,"+

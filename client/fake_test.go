@@ -82,6 +82,7 @@ func (n *fakeNode) client(change func(*Config)) *Client {
 		n.t.Fatal(err)
 	}
 	c.fabrics.dial = n.dial
+	c.fabrics.local = func(string) *DeclinedError { return nil }
 	n.t.Cleanup(func() { _ = c.Close() })
 	return c
 }

@@ -26,7 +26,7 @@ type Verify int
 
 // Choices of verification.
 const (
-	VerifyDefault Verify = iota // on for tcp and http, off for shm, where the server checked this very memory
+	VerifyDefault Verify = iota // on for rc, tcp and http, off for shm, where the server checked this very memory
 	VerifyOn                    // on; an answer without a checksum is an error
 	VerifyOff
 )

@@ -98,7 +98,7 @@ func (l *lease) lend(c *Client, w Window, method string) (*Loan, error) {
 	}, nil
 }
 
-// Fabric is "shm" or "tcp".
+// Fabric is "shm", "rc" or "tcp".
 func (l *Loan) Fabric() string { return l.session.name }
 
 // SetHeader adds the token and the deadline, which have to be signed. The payload's checksum, if any, is
@@ -190,8 +190,8 @@ func (l *Loan) judge(resp *http.Response) (verdict, int64) {
 }
 
 // end takes the grant back. A nil resp: there is no answer, and err says why. When it returns, the window
-// is safe: the request was answered, was never sent, or its session is fenced (or else the region is
-// abandoned, and the error says so). The answer's body is buffered.
+// is safe: the request was answered (on rc: without a failure), was never sent, or its session is fenced (or else the
+// region is abandoned, and the error says so). The answer's body is buffered.
 func (l *Loan) end(resp *http.Response, err error) error {
 	used := resp != nil && buffered(resp)
 	endErr := l.grant.End()
@@ -202,6 +202,9 @@ func (l *Loan) end(resp *http.Response, err error) error {
 	case resp != nil && !ofNode(resp):
 		// The transfer goes on until the node notices that nobody waits for it.
 		err = fmt.Errorf("status %d of something on the way", resp.StatusCode)
+	case resp != nil && endErr == nil && l.session.name == PathRC && failure(resp.StatusCode):
+		// The adapter takes what comes for any announced memory: only a dead queue pair makes sure that nothing does.
+		return l.client.quarantine(l.window.Region, l.session, nil)
 	case resp != nil && endErr == nil:
 		return nil
 	case resp != nil && (resp.StatusCode > 299 || l.session.over()):
@@ -220,6 +223,11 @@ func (l *Loan) end(resp *http.Response, err error) error {
 // ofNode tells whether an answer may be the node's own. A proxy that has waited long enough for the node says
 // 504 in its own name; a node, like every S3 server, names the request.
 func ofNode(resp *http.Response) bool {
-	failure := resp.StatusCode >= http.StatusInternalServerError && resp.StatusCode != http.StatusNotImplemented
-	return !failure && resp.StatusCode != http.StatusRequestTimeout || resp.Header.Get(headerRequestID) != ""
+	return !failure(resp.StatusCode) || resp.Header.Get(headerRequestID) != ""
+}
+
+// failure tells whether a status says that the request broke off somewhere: neither was it refused, nor declined.
+func failure(status int) bool {
+	return status == http.StatusRequestTimeout ||
+		(status >= http.StatusInternalServerError && status != http.StatusNotImplemented)
 }

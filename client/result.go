@@ -5,6 +5,7 @@ import "sync"
 // Paths of a payload, as reported in Result.Path.
 const (
 	PathSHM  = "shm"
+	PathRC   = "rc"
 	PathTCP  = "tcp"
 	PathHTTP = "http"
 )
@@ -12,12 +13,13 @@ const (
 // Result says what a transfer did.
 type Result struct {
 	Bytes int64 // payload bytes moved
-	// Path is "shm", "tcp" or "http". A transfer in several parts names a fabric only if that
+	// Path is "shm", "rc", "tcp" or "http". A transfer in several parts names a fabric only if that
 	// fabric carried every part.
 	Path string
 	// Reason says why a preferred path did not carry the payload, or part of it: a short fixed word
 	// from the server or one of the Reason constants. With Path "http" it is why the last fabric that
-	// was tried did not; with Path "tcp" and Config.Fabric Auto, why shm did not on the node's own host.
+	// was tried did not; with Config.Fabric Auto and a fabric as Path, why one did not that comes before it: shm on the
+	// node's own host, rc where this machine has adapters and the node offers it.
 	// Empty when the preferred path carried everything.
 	Reason      string
 	FabricBytes int64 // of Bytes, how many went by a fabric

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/penstock-store/penstock/client/target"
@@ -64,12 +65,29 @@ func (t targetRegion) Grant(off, n int64, d target.Direction) (grant, error) {
 
 func (t targetRegion) Forget(ctx context.Context) error { return t.region.Forget(ctx) }
 
-func dialTarget(ctx context.Context, offer frame.SessionReply) (conn, error) {
-	tc, err := target.Dial(ctx, offer, target.Options{})
+func (f *fabricSet) dialTarget(ctx context.Context, offer frame.SessionReply) (conn, error) {
+	var o target.Options
+	if offer.Fabric == PathRC {
+		devices, refused := f.adapters.get()
+		if refused != nil {
+			return nil, refused
+		}
+		o.Devices = devices
+	}
+	tc, err := target.Dial(ctx, offer, o)
 	if err != nil {
 		return nil, err
 	}
 	return targetConn{tc}, nil
+}
+
+// locally tells why this machine rules a fabric out; nil: it does not. Nothing is asked of the node for that.
+func (f *fabricSet) locally(fabric string) *DeclinedError {
+	if fabric != PathRC {
+		return nil
+	}
+	_, refused := f.adapters.get()
+	return refused
 }
 
 // session is one client–node relation over one fabric.
@@ -197,6 +215,9 @@ func (s *slot) fill(ctx context.Context) {
 
 // open asks the control plane and dials.
 func (s *slot) open(ctx context.Context) (*session, *DeclinedError) {
+	if refused := s.set.local(s.name); refused != nil {
+		return nil, refused
+	}
 	info, err := s.set.client.NodeInfo(ctx)
 	if err != nil {
 		return nil, &DeclinedError{Reason: ReasonNoFabric, Cause: err}
@@ -210,12 +231,28 @@ func (s *slot) open(ctx context.Context) (*session, *DeclinedError) {
 	}
 	cn, err := s.set.dial(ctx, offer)
 	if err != nil {
-		return nil, &DeclinedError{Reason: ReasonNoSession, Cause: err}
+		return nil, &DeclinedError{Reason: dialReason(s.name, err), Cause: err}
 	}
 	return &session{
 		name: s.name, conn: cn, limits: info.Limits, slot: s, fenced: make(chan struct{}),
 		foreign: s.name != PathSHM || takesForeign(info),
 	}, nil
+}
+
+// dialReason is the word for a session that was offered and did not come about.
+func dialReason(fabric string, err error) string {
+	refused := new(frame.RefusedError)
+	switch {
+	case fabric != PathRC || !errors.Is(err, target.ErrRefused):
+		return ReasonNoSession
+	case !errors.As(err, &refused):
+		return ReasonNoPath
+	case refused.Status == frame.StatusGID:
+		return ReasonAddress
+	case refused.Status == frame.StatusRail || refused.Status == frame.StatusDevice:
+		return ReasonNoPath
+	}
+	return ReasonNoSession
 }
 
 // takesForeign tells whether the node's shm takes memory of Register.
@@ -246,7 +283,12 @@ const (
 // regionReason is the word for an announcement that failed.
 func regionReason(err error) string {
 	refused := new(frame.RefusedError)
-	if !errors.As(err, &refused) {
+	switch {
+	case errors.Is(err, target.ErrPinned) && errors.Is(err, syscall.ENOMEM):
+		return ReasonMemlock
+	case errors.Is(err, target.ErrPinned):
+		return ReasonAdapter
+	case !errors.As(err, &refused):
 		return ReasonRegion
 	}
 	switch refused.Status {
@@ -344,25 +386,26 @@ func LocalHostID() string {
 
 // fabricSet holds the slots in order of preference.
 type fabricSet struct {
-	client  *Client
-	dial    func(context.Context, frame.SessionReply) (conn, error)
-	slots   []*slot
-	life    context.Context // of openers; ends with the client
-	end     context.CancelFunc
-	openers sync.WaitGroup
+	client   *Client
+	dial     func(context.Context, frame.SessionReply) (conn, error)
+	local    func(fabric string) *DeclinedError
+	slots    []*slot
+	life     context.Context // of openers; ends with the client
+	end      context.CancelFunc
+	openers  sync.WaitGroup
+	adapters adapters
 }
 
 func (f *fabricSet) init(c *Client) {
-	f.client, f.dial = c, dialTarget
+	f.client, f.dial, f.local = c, f.dialTarget, f.locally
+	f.adapters = adapters{library: c.cfg.Verbs, names: c.cfg.RDMADevices}
 	f.life, f.end = context.WithCancel(context.Background())
-	names := []string{PathSHM, PathTCP}
+	var names []string
 	switch c.cfg.Fabric {
-	case SHM:
-		names = names[:1]
-	case TCP:
-		names = names[1:]
-	case HTTP:
-		names = nil
+	case Auto:
+		names = []string{PathSHM, PathRC, PathTCP}
+	case SHM, RC, TCP:
+		names = []string{string(c.cfg.Fabric)}
 	}
 	for _, name := range names {
 		f.slots = append(f.slots, &slot{set: f, name: name})
@@ -398,6 +441,7 @@ func (f *fabricSet) close() error {
 			errs = append(errs, current.fence())
 		}
 	}
+	errs = append(errs, f.adapters.close())
 	return errors.Join(errs...)
 }
 
@@ -421,7 +465,7 @@ func (f *fabricSet) lease(ctx context.Context, r *Region) (*lease, *DeclinedErro
 			return l, nil
 		}
 		refused = why
-		if skipped == "" && why.Reason != ReasonOtherHost { // away from the node's host, shm is not preferred
+		if skipped == "" && !expected(s.name, why.Reason) {
 			skipped = why.Reason
 		}
 	}

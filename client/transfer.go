@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -72,11 +71,11 @@ func (c *Client) attempt(ctx context.Context, t transfer) (Result, error) {
 }
 
 // quarantine fences the session after a request on it ended without a trustworthy answer. It
-// returns cause, joined with ErrRegionAbandoned when the fence was not acknowledged.
+// returns cause (nil: the answer itself), joined with ErrRegionAbandoned when the fence was not acknowledged.
 func (c *Client) quarantine(r *Region, s *session, cause error) error {
 	if err := s.fence(); err != nil {
 		r.abandon()
-		return fmt.Errorf("%w: %w: %w", ErrRegionAbandoned, cause, err)
+		return errors.Join(ErrRegionAbandoned, cause, err)
 	}
 	return cause
 }

@@ -112,7 +112,7 @@ const (
 // Result says how the payload of one operation moved.
 type Result struct {
 	Operation string // PutObject, UploadPart or GetObject
-	Path      string // client.PathSHM, client.PathTCP or client.PathHTTP
+	Path      string // client.PathSHM, client.PathRC, client.PathTCP or client.PathHTTP
 	Reason    string // why no fabric carried it; empty when one did
 	Bytes     int64  // of payload; -1 when the answer does not say
 	Tokens    int    // minted for the operation, by all its attempts

@@ -26,8 +26,8 @@ type benchOptions struct {
 	floors, ownNode, keep        bool
 }
 
-const benchHelp = `bench writes and reads objects over http, tcp and shm, interleaved, and measures beside them the
-floors of the machine: pread into a memfd with CRC64NVME, O_DIRECT writes, loopback TCP, MD5 on one core.
+const benchHelp = `bench writes and reads objects over http, tcp, rc and shm (--paths), interleaved, and measures beside them
+the floors of the machine: pread into a memfd with CRC64NVME, O_DIRECT writes, loopback TCP, MD5 on one core.
 
 Without AWS_ENDPOINT_URL and --endpoint-url, or with --own-node, it starts a node of its own below --dir
 and removes it afterwards. Server CPU comes from --server-pid or --metrics-url, or from its own node.
@@ -38,7 +38,7 @@ func (a *app) benchCommand() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "measure a node over http, tcp and shm, and the machine's floors",
+		Short: "measure a node over its fabrics and http, and the machine's floors",
 		Long:  benchHelp,
 		Args:  args(cobra.NoArgs),
 		RunE:  func(c *cobra.Command, _ []string) error { return a.bench(c.Context(), o) },
@@ -50,7 +50,7 @@ func (a *app) benchCommand() *cobra.Command {
 	f.StringVar(&o.bucket, "bucket", "penstock-bench", "bucket, created when missing")
 	f.StringSliceVar(&o.sizes, "sizes", []string{"4KiB", "1MiB", "64MiB"}, "object lengths")
 	f.StringSliceVar(&o.paths, "paths", []string{"http", "tcp", "shm"},
-		"paths of the payload; shm-foreign is shm into memory of the heap, not for root")
+		"paths of the payload, among http, tcp, rc and shm; shm-foreign is shm into memory of the heap, not for root")
 	f.StringSliceVar(&o.ops, "ops", []string{"put", "get"}, "operations")
 	f.IntVarP(&o.objects, "objects", "n", 16, "objects per length, used in turn")
 	f.IntVar(&o.inFlight, "in-flight", 4, "requests in flight, all processes together")
@@ -87,8 +87,8 @@ func (o benchOptions) tasks(dir string) ([]bench.Task, error) {
 				return nil, usagef("operation %q is not get or put", op)
 			}
 			for _, path := range o.paths {
-				if !slices.Contains([]string{"http", "tcp", "shm", bench.PathForeign}, path) {
-					return nil, usagef("path %q is not http, tcp, shm or shm-foreign", path)
+				if !slices.Contains([]string{"http", "tcp", "rc", "shm", bench.PathForeign}, path) {
+					return nil, usagef("path %q is not http, tcp, rc, shm or shm-foreign", path)
 				}
 				t := bench.Task{
 					Name: fmt.Sprintf("%s %s %s", text, op, path), Kind: op, Path: path, ObjectBytes: int64(size),

@@ -129,7 +129,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.caBundle, "ca-bundle", "", "PEM file of authorities for HTTPS, instead of AWS_CA_BUNDLE")
 	f.StringVar(&a.clientCert, "client-cert", "", "PEM file of a certificate to show to the node")
 	f.StringVar(&a.clientKey, "client-key", "", "PEM file of its key")
-	f.StringVar(&a.fabric, "fabric", "auto", "path of payloads: auto, shm, tcp or http")
+	f.StringVar(&a.fabric, "fabric", "auto", "path of payloads: auto, shm, rc, tcp or http")
 	f.BoolVar(&a.strict, "no-fallback", false, "fail where a fabric declines, instead of using HTTP")
 	root.AddCommand(a.serveCommand(), a.cpCommand(), a.lsCommand(), a.catCommand(), a.rmCommand(), a.mbCommand(),
 		a.rbCommand(), a.statCommand(), a.benchCommand(), a.doctorCommand(), a.configCommand(), a.adminCommand(),

@@ -48,8 +48,10 @@ var allowed = map[string][]string{
 	"internal/fabric/tcp": {"internal/fabric", "internal/fabric/dataconn", "internal/arena", "internal/token",
 		"internal/frame"},
 	"internal/fabric/verbs/initiator": {"internal/rail", "native"},
-	"internal/rail":                   {"native"},
-	"native":                          {},
+	"internal/fabric/verbs": {"internal/fabric", "internal/fabric/dataconn", "internal/fabric/verbs/initiator",
+		"internal/arena", "internal/token", "internal/frame", "internal/rail", "native"},
+	"internal/rail": {"native"},
+	"native":        {},
 	"internal/fabric/fabrictest": {"internal/fabric", "internal/arena", "internal/token", "internal/frame",
 		"client/target"},
 	"internal/s3":    {},
@@ -76,7 +78,8 @@ var allowed = map[string][]string{
 	"internal/admin": {"internal/iam", "internal/s3"},
 	"internal/server": {"internal/accesslog", "internal/admin", "internal/arena", "internal/certs",
 		"internal/chunk/local", "internal/config",
-		"internal/drive", "internal/fabric", "internal/fabric/shm", "internal/fabric/tcp", "internal/frame",
+		"internal/drive", "internal/fabric", "internal/fabric/shm", "internal/fabric/tcp", "internal/fabric/verbs",
+		"internal/frame", "native",
 		"internal/front", "internal/gateway", "internal/iam", "internal/meta", "internal/meta/kv/pebble", "internal/store",
 		"internal/vfs", "internal/vfs/osfs", "internal/work"},
 	"internal/config": {},
@@ -335,7 +338,9 @@ func TestTestsDoNotSleep(t *testing.T) {
 var requestCode = []string{"internal/gateway/", "internal/store/", "internal/sink/", "internal/fabric/"}
 
 // noRequest are messages about no request in these packages.
-var noRequest = []string{"data connection refused", "data connection not accepted"}
+var noRequest = []string{"data connection refused", "data connection not accepted", "rdma port is no rail",
+	"rdma rails are left out", "rdma rail is up", "rdma rail is down", "rdma rail does not work",
+	"rdma queue pair is not given back"}
 
 // TestLogLinesNameTheirRequest: each line has the id as an attribute, or the context that carries it.
 func TestLogLinesNameTheirRequest(t *testing.T) {

@@ -97,6 +97,12 @@ type RDMA struct {
 	TCP             bool          `yaml:"tcp" doc:"offer the tcp fabric"`
 	TCPListen       string        `yaml:"tcp_listen" doc:"address of the tcp fabric; port 0: any free one"`
 	TCPAdvertise    string        `yaml:"tcp_advertise" doc:"address told to clients; empty: the one of tcp_listen"`
+	RC              bool          `yaml:"rc" doc:"offer the rc fabric (RDMA verbs) where the machine has a rail"`
+	RCListen        string        `yaml:"rc_listen" doc:"address of rc's data connections; port 0: any free one"`
+	RCAdvertise     string        `yaml:"rc_advertise" doc:"address told to clients; empty: the one of rc_listen"`
+	Devices         []string      `yaml:"devices" doc:"RDMA devices or ports to use (mlx5_0, mlx5_0/1); empty: all"`
+	ClientNetworks  []string      `yaml:"client_networks" doc:"networks (CIDR) of client adapters at other addresses"`
+	VerbsLibrary    string        `yaml:"verbs_library" doc:"path of libibverbs; empty: libibverbs.so.1 of the system"`
 	Sessions        int           `yaml:"sessions" doc:"open sessions of one principal"`
 	Regions         int           `yaml:"regions" doc:"regions of one session"`
 	MappedBytes     Bytes         `yaml:"mapped_bytes" doc:"client memory mapped for one principal (shm)"`
@@ -148,7 +154,8 @@ func Default() Config {
 		},
 		Arena: Arena{FabricBuffers: 256, HTTPBuffers: 256, SmallBuffers: 512, Wait: 2 * time.Second},
 		RDMA: RDMA{
-			Enabled: true, Shm: true, ShmForeign: true, TCP: true, TCPListen: "127.0.0.1:0", Sessions: 1024, Regions: 256,
+			Enabled: true, Shm: true, ShmForeign: true, TCP: true, TCPListen: "127.0.0.1:0",
+			RC: true, RCListen: "127.0.0.1:0", Sessions: 1024, Regions: 256,
 			MappedBytes: 64 * GiB, Deadline: 8 * time.Second, SessionDeadline: 300 * time.Second,
 		},
 		Storage: Storage{

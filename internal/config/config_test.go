@@ -109,6 +109,8 @@ func TestMistakesAreErrors(t *testing.T) {
 		"client TLS, no TLS": "data: /d\nhttp:\n  tls_client_ca: c\n  tls_client_auth: request\n",
 		"client CA, off":     "data: /d\nhttp:\n  tls_cert: x\n  tls_key: y\n  tls_client_ca: c\n",
 		"log level":          "data: /d\nlog:\n  level: loud\n",
+		"client network":     "data: /d\nrdma:\n  client_networks: [10.0.0.1]\n",
+		"rc address":         "data: /d\nrdma:\n  rc_listen: here\n",
 		"long socket path":   "data: /d\nrdma:\n  shm_socket: /" + strings.Repeat("x", 120) + "\n",
 		"credential in file": "data: /d\nroot:\n  secretkey: x\n",
 	} {
@@ -154,7 +156,8 @@ func TestCredentialsComeInPairsAndAreRedacted(t *testing.T) {
 // TestPrintReadsBack: the oracle is Read itself.
 func TestPrintReadsBack(t *testing.T) {
 	f := flags(t, "--data=/d", "--storage-reserve=3GiB", "--rdma-deadline=4s", "--domain=x.test",
-		"--http-tls-cert=c", "--http-tls-key=k", "--http-tls-more=a:b")
+		"--http-tls-cert=c", "--http-tls-key=k", "--http-tls-more=a:b",
+		"--rdma-devices=mlx5_0", "--rdma-client-networks=10.0.0.0/8,fe80::/10")
 	c, err := config.Load("", f, env())
 	if err != nil {
 		t.Fatal(err)

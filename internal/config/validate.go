@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -107,6 +108,12 @@ func (c Config) validateHTTP(wrong func(key, format string, args ...any)) {
 	if c.RDMA.TCPAdvertise != "" {
 		address("rdma.tcp_advertise", c.RDMA.TCPAdvertise)
 	}
+	if c.RDMA.RC {
+		address("rdma.rc_listen", c.RDMA.RCListen)
+	}
+	if c.RDMA.RCAdvertise != "" {
+		address("rdma.rc_advertise", c.RDMA.RCAdvertise)
+	}
 }
 
 func (c Config) validateTLS(wrong func(key, format string, args ...any)) {
@@ -131,6 +138,16 @@ func (c Config) validateTLS(wrong func(key, format string, args ...any)) {
 	default:
 		wrong("http.tls_client_auth", "%q is not off, request or require", h.ClientAuth)
 	}
+}
+
+// Networks are the client networks; what is no network is left out.
+func (r RDMA) Networks() (networks []netip.Prefix) {
+	for _, text := range r.ClientNetworks {
+		if n, err := netip.ParsePrefix(text); err == nil {
+			networks = append(networks, n)
+		}
+	}
+	return networks
 }
 
 // TLSPairs lists the files of the certificates and their keys, the first for clients that name no server.
@@ -191,6 +208,11 @@ func (c Config) validateRDMA(wrong func(key, format string, args ...any)) {
 	}
 	if r.SessionDeadline < r.Deadline || r.SessionDeadline > MaxSessionLimit {
 		wrong("rdma.session_deadline", "%v is not between rdma.deadline and %v", r.SessionDeadline, MaxSessionLimit)
+	}
+	for _, text := range r.ClientNetworks {
+		if _, err := netip.ParsePrefix(text); err != nil {
+			wrong("rdma.client_networks", "%q is not a network such as 10.0.0.0/24", text)
+		}
 	}
 	if r.MappedBytes <= 0 {
 		wrong("rdma.mapped_bytes", "must be above zero")

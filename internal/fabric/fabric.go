@@ -74,6 +74,7 @@ const (
 type Grant struct {
 	Principal string         // the id that the session was opened with
 	Peer      netip.AddrPort // HTTP peer
+	Local     netip.Addr     // where it connected to
 	Direction Direction
 	Bytes     int64     // L: bytes that will be moved, ≤ window size; nothing beyond is touched
 	Deadline  time.Time // no byte of client memory is touched later, whether Close was called or not

@@ -17,11 +17,12 @@ const (
 	pathHTTP
 	pathShm
 	pathTCP
+	pathRC
 	pathOther
 	pathCount
 )
 
-var pathNames = [pathCount]string{"none", "http", "shm", "tcp", "other"}
+var pathNames = [pathCount]string{"none", "http", "shm", "tcp", "rc", "other"}
 
 // pathOf is the path that a token asks for.
 func pathOf(d token.Descriptor) path {
@@ -33,6 +34,8 @@ func pathOf(d token.Descriptor) path {
 		return pathShm
 	case "tcp":
 		return pathTCP
+	case "rc":
+		return pathRC
 	}
 	return pathOther
 }

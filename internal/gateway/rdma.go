@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -229,13 +231,24 @@ func (c *call) openWindow(ctx context.Context, g *grant, dir fabric.Direction, n
 	}
 	peer, _ := netip.ParseAddrPort(c.r.RemoteAddr) // the zero value fits no fabric that looks at it
 	remote, err := c.g.o.Fabrics.OpenDescriptor(ctx, g.window, fabric.Grant{
-		Principal: c.identity.Principal, Peer: peer, Direction: dir, Bytes: n, Deadline: g.deadline, Claim: c.claim,
+		Principal: c.identity.Principal, Peer: peer, Local: c.local(), Direction: dir, Bytes: n, Deadline: g.deadline,
+		Claim: c.claim,
 	})
 	if err != nil {
 		reservation.Close()
 		return nil, declineOf(err)
 	}
 	return &window{call: c, remote: remote, reservation: reservation}, nil
+}
+
+// local is the address of this node that the client connected to, if it is known.
+func (c *call) local() netip.Addr {
+	at, _ := c.r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if at == nil {
+		return netip.Addr{}
+	}
+	local, _ := netip.ParseAddrPort(at.String()) // the zero value prefers no rail
+	return local.Addr()
 }
 
 // close ends all access to client memory. failed says that the bytes are not complete.

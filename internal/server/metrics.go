@@ -58,6 +58,14 @@ var nodeMetrics = []struct {
 	{"penstock_fabric_transfers_total", "Transfers that ended well.", []string{"fabric", "direction"}},
 	{"penstock_fabric_bytes_total", "Bytes moved to or from client memory.", []string{"fabric", "direction"}},
 	{"penstock_fabric_failures_total", "Transfers, sessions and regions that ended badly.", []string{"fabric", "kind"}},
+	{"penstock_rdma_rail_up", "1 while the rail takes paths and transfers.", []string{"rail"}},
+	{"penstock_rdma_paths", "Queue pairs of clients' paths now.", []string{"rail"}},
+	{"penstock_rdma_work_requests", "Work requests under way now.", []string{"rail"}},
+	{"penstock_rdma_bytes_total", "Bytes acknowledged on the rail.", []string{"rail", "direction"}},
+	{"penstock_rdma_operations_total", "Work requests that completed well.", []string{"rail"}},
+	{"penstock_rdma_failures_total", "What went wrong on the rail.", []string{"rail", "reason"}},
+	{"penstock_rdma_ejections_total", "How often the rail was taken out after failures.", []string{"rail"}},
+	{"penstock_rdma_returns_total", "How often the rail came back.", []string{"rail"}},
 	{"penstock_drive_up", "1 when the drive takes reads and writes.", []string{"drive"}},
 	{"penstock_drive_space_bytes", "Space of the drive's file system.", []string{"drive", "kind"}},
 	{"penstock_drive_records", "Records on the drive.", []string{"drive", "kind"}},
@@ -132,8 +140,34 @@ func (c *nodeCollector) Collect(out chan<- prometheus.Metric) {
 		count("penstock_fabric_failures_total", f.Refused, f.Fabric, "handshake")
 		count("penstock_fabric_failures_total", f.Replayed, f.Fabric, "replay")
 	}
+	c.collectRails(gauge, count)
 	c.collectDrive(gauge, count)
 	c.collectFront(gauge, count)
+}
+
+// collectRails reads the rails of a node that has some.
+func (c *nodeCollector) collectRails(
+	gauge func(name string, value float64, labels ...string), count func(name string, value int64, labels ...string),
+) {
+	if c.s.verbs == nil {
+		return
+	}
+	for _, r := range c.s.verbs.RailStats() {
+		gauge("penstock_rdma_rail_up", truth(r.Up), r.Name)
+		gauge("penstock_rdma_paths", float64(r.Engine.Paths), r.Name)
+		gauge("penstock_rdma_work_requests", float64(r.Engine.WorkNow), r.Name)
+		count("penstock_rdma_bytes_total", r.Engine.Writes, r.Name, "get")
+		count("penstock_rdma_bytes_total", r.Engine.Reads, r.Name, "put")
+		count("penstock_rdma_operations_total", r.Engine.Works, r.Name)
+		count("penstock_rdma_failures_total", r.Engine.Denied, r.Name, "denied")
+		count("penstock_rdma_failures_total", r.Engine.Lost, r.Name, "lost")
+		count("penstock_rdma_failures_total", r.Engine.Local, r.Name, "local")
+		count("penstock_rdma_failures_total", r.Engine.Unexpected, r.Name, "unexpected")
+		count("penstock_rdma_failures_total", r.Refused, r.Name, "refused")
+		count("penstock_rdma_failures_total", r.Kept, r.Name, "kept")
+		count("penstock_rdma_ejections_total", r.Ejections, r.Name)
+		count("penstock_rdma_returns_total", r.Returns, r.Name)
+	}
 }
 
 // collectFront reads what is only there when it is configured.

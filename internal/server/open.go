@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/shm"
 	"github.com/penstock-store/penstock/internal/fabric/tcp"
+	"github.com/penstock-store/penstock/internal/fabric/verbs"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/gateway"
 	"github.com/penstock-store/penstock/internal/iam"
@@ -70,6 +71,7 @@ func (s *Server) openArena(context.Context) (err error) {
 		{Name: gateway.ShareFabric, Buffers: a.FabricBuffers, BufferBytes: gateway.FabricBufferBytes},
 		{Name: gateway.ShareHTTP, Buffers: a.HTTPBuffers, BufferBytes: gateway.HTTPBufferBytes},
 		{Name: gateway.ShareSmall, Buffers: a.SmallBuffers, BufferBytes: gateway.SmallBufferBytes},
+		{Name: verbs.ScratchShare, Buffers: 1, BufferBytes: verbs.ScratchBytes},
 	}})
 	if err == nil {
 		s.onClose("buffers", s.arena.Close)
@@ -200,6 +202,12 @@ func (s *Server) openFabrics(context.Context) error {
 		o := tcp.Options{Ledger: ledger, Address: r.TCPListen, Advertise: r.TCPAdvertise, Logger: s.log}
 		f, err := tcp.New(o)
 		if err := add(tcp.Name, f, err); err != nil {
+			return err
+		}
+	}
+	if r.Enabled && r.RC {
+		f, err := s.openVerbs(ledger)
+		if err := add(verbs.Name, f, err); err != nil {
 			return err
 		}
 	}

@@ -40,6 +40,7 @@ import (
 	"github.com/penstock-store/penstock/internal/config"
 	"github.com/penstock-store/penstock/internal/drive"
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/verbs"
 	"github.com/penstock-store/penstock/internal/gateway"
 	"github.com/penstock-store/penstock/internal/iam"
 	"github.com/penstock-store/penstock/internal/meta/kv/pebble"
@@ -79,6 +80,7 @@ type Server struct {
 	store       *store.Store
 	collector   *work.Collector
 	fabrics     *fabric.Manager
+	verbs       *verbs.Fabric // nil: no rail
 	keys        *iam.Keys
 	gateway     *gateway.Gateway
 	registry    *prometheus.Registry

@@ -1,0 +1,133 @@
+package verbs
+
+import (
+	"time"
+
+	"github.com/penstock-store/penstock/native"
+)
+
+const (
+	// pollWait is how often a rail's port is looked at, besides its events: an event may be lost.
+	pollWait = 5 * time.Second
+	// probeWait bounds a probe: a few transfers inside the adapter.
+	probeWait = 3 * time.Second
+	// firstProbe and lastProbe are the shortest and longest wait before a rail that does not work is probed again.
+	firstProbe = time.Second
+	lastProbe  = time.Minute
+)
+
+// keeper watches one rail. It belongs to one goroutine.
+type keeper struct {
+	port    *port
+	retry   *time.Timer
+	armed   bool          // retry runs
+	wait    time.Duration // before the next probe
+	raised  time.Time     // when the rail came back last
+	fatal   bool          // the device is lost
+	pending bool          // the rail is to be probed before it comes back
+}
+
+// keep runs until the rails are closed.
+func (k *port) keep() {
+	w := &keeper{port: k, retry: time.NewTimer(time.Hour), wait: firstProbe}
+	w.retry.Stop()
+	defer w.retry.Stop()
+	poll := time.NewTicker(pollWait)
+	defer poll.Stop()
+	events := k.engine.Events()
+	for {
+		select {
+		case <-k.set.stop:
+			return
+		case e, open := <-events:
+			if !open {
+				events = nil
+				continue
+			}
+			w.event(e)
+		case <-poll.C:
+			w.look()
+		case <-k.ejected:
+			w.eject()
+		case <-w.retry.C:
+			w.armed = false
+			w.look()
+			w.probe()
+		}
+	}
+}
+
+func (w *keeper) event(e native.Event) {
+	switch e.Type {
+	case native.EventDeviceFatal:
+		w.fatal = true
+		w.port.lower(reasonFatal, nil)
+	case native.EventPortDown, native.EventPortUp, native.EventGIDs:
+		w.look()
+	}
+}
+
+// look asks for the port's state. A port that came up is probed at once.
+func (w *keeper) look() {
+	if w.fatal {
+		return
+	}
+	k := w.port
+	select {
+	case <-k.ejected:
+		w.eject()
+	default:
+	}
+	info, err := k.engine.Refresh()
+	switch {
+	case err != nil:
+		w.down(reasonRefresh, err)
+	case !info.Up:
+		k.learn(info)
+		w.down(info.Reason, nil)
+	default:
+		if k.learn(info) {
+			k.set.changed()
+		}
+		if !k.up.Load() && !w.pending {
+			w.pending = true
+			w.probe()
+		}
+	}
+}
+
+// down takes the rail down until look finds its port up.
+func (w *keeper) down(reason string, cause error) {
+	w.pending = false
+	w.port.lower(reason, cause)
+}
+
+// eject waits before the first probe, longer when the rail was ejected soon after it came back.
+func (w *keeper) eject() {
+	if time.Since(w.raised) > lastProbe {
+		w.wait = firstProbe
+	}
+	w.pending = true
+	w.arm()
+}
+
+func (w *keeper) arm() {
+	w.retry.Reset(w.wait)
+	w.armed = true
+	w.wait = min(2*w.wait, lastProbe)
+}
+
+// probe brings the rail back if it works.
+func (w *keeper) probe() {
+	if !w.pending || w.armed || w.fatal {
+		return
+	}
+	if err := w.port.engine.Probe(probeWait); err != nil {
+		w.port.set.logger.Warn("rdma rail does not work", "rail", w.port.name, "reason", reasonProbe, "error", err)
+		w.arm()
+		return
+	}
+	w.pending = false
+	w.raised = time.Now()
+	w.port.raise()
+}

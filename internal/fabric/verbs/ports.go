@@ -1,0 +1,356 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
+	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/internal/rail"
+)
+
+// principalShare is the part of a rail's paths that one principal may have: half, so that others find room.
+const principalShare = 2
+
+// Reasons why a rail is down, besides those of rail.Rail.
+const (
+	reasonOpen    = "open-failed"
+	reasonRefresh = "port-unknown"
+	reasonFatal   = "device-fatal"
+	reasonEjected = "ejected"
+	reasonProbe   = "probe-failed"
+)
+
+// ports are the rails of this node. The list never changes.
+type ports struct {
+	list    []*port
+	logger  *slog.Logger
+	changed func() // a rail went up or down, or has another address
+
+	stop  chan struct{}
+	tasks sync.WaitGroup
+
+	mu sync.Mutex
+}
+
+// port is a rail with its health and its paths.
+type port struct {
+	set    *ports
+	index  uint8
+	name   string
+	engine engine // nil: could not be opened
+	cause  error  // then: why
+	numa   int
+
+	up   atomic.Bool  // takes paths and transfers; set under set.mu
+	load atomic.Int64 // bytes of the open transfers that chose it
+	good atomic.Int64 // when a move last succeeded, Unix nanoseconds
+
+	ejections, returns, refused, kept atomic.Int64
+
+	ejected chan struct{} // capacity 1: wakes the keeper
+
+	// guarded by set.mu
+	info    rail.Rail
+	reason  string
+	paths   map[*path]struct{}
+	holders map[string]int // paths by principal
+	lapses  []lapse        // failures since the last success, oldest first
+}
+
+func newPorts(rails []opened, logger *slog.Logger, changed func()) *ports {
+	set := &ports{logger: logger, changed: changed, stop: make(chan struct{})}
+	for i, r := range rails {
+		k := &port{
+			set: set, index: uint8(i), name: r.rail.Name(), engine: r.engine, cause: r.err, numa: r.rail.NUMANode,
+			ejected: make(chan struct{}, 1),
+			info:    r.rail, reason: r.rail.Reason,
+			paths: make(map[*path]struct{}), holders: make(map[string]int),
+		}
+		if k.engine == nil {
+			k.reason = reasonOpen
+		}
+		k.up.Store(k.engine != nil && r.rail.Up)
+		set.list = append(set.list, k)
+		set.log(k, k.cause)
+	}
+	return set
+}
+
+// log tells the state of a rail, loudly.
+func (set *ports) log(k *port, cause error) {
+	set.mu.Lock()
+	up, info, reason := k.up.Load(), k.info, k.reason
+	set.mu.Unlock()
+	if up {
+		set.logger.Info("rdma rail is up", "rail", k.name, "address", info.Address().String(), "network", info.Network,
+			"mtu", info.MTU, "numa", info.NUMANode)
+		return
+	}
+	set.logger.Warn("rdma rail is down", "rail", k.name, "reason", reason, "error", cause)
+}
+
+// usable is the number of rails that could be opened.
+func (set *ports) usable() (n int) {
+	for _, k := range set.list {
+		if k.engine != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// whyNone is the error of a node none of whose rails could be opened.
+func (set *ports) whyNone() error {
+	errs := []error{ErrNoRail}
+	for _, k := range set.list {
+		errs = append(errs, k.cause)
+	}
+	return errors.Join(errs...)
+}
+
+// state tells whether a rail is up, and if none is, why.
+func (set *ports) state() (up bool, reason string) {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	for _, k := range set.list {
+		if k.up.Load() {
+			return true, ""
+		}
+		reason = k.reason
+	}
+	return false, reason
+}
+
+// keep starts the keepers.
+func (set *ports) keep() {
+	for _, k := range set.list {
+		if k.engine != nil {
+			set.tasks.Go(k.keep)
+		}
+	}
+}
+
+// close ends the keepers and closes the rails.
+func (set *ports) close() error {
+	close(set.stop)
+	set.tasks.Wait()
+	var errs []error
+	for _, k := range set.list {
+		if k.engine != nil {
+			if err := k.engine.Close(); err != nil {
+				errs = append(errs, fmt.Errorf("rc: rail %s: %w", k.name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// rails is the body of a RAILS frame.
+func (set *ports) rails() []byte {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	rails := make([]frame.Rail, 0, len(set.list))
+	for _, k := range set.list {
+		rails = append(rails, frame.Rail{
+			Index: k.index, Up: k.up.Load(), MTU: unitNumber(k.info.MTU), LID: k.info.LID, GID: k.info.GID,
+		})
+	}
+	return frame.EncodeRails(rails)
+}
+
+// find is the rail of an index, or nil.
+func (set *ports) find(index uint64) *port {
+	if index >= uint64(len(set.list)) {
+		return nil
+	}
+	return set.list[index]
+}
+
+// owns tells whether a GID is that of one of the rails.
+func (set *ports) owns(gid [16]byte) bool {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	for _, k := range set.list {
+		if k.info.GID == gid {
+			return true
+		}
+	}
+	return false
+}
+
+// near is the rail of an address, or nil.
+func (set *ports) near(at netip.Addr) *port {
+	if !at.IsValid() {
+		return nil
+	}
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	for _, k := range set.list {
+		if k.info.Address() == at {
+			return k
+		}
+	}
+	return nil
+}
+
+// stuck notes a queue pair that the adapter did not give back.
+func (k *port) stuck(err error) {
+	k.kept.Add(1)
+	k.set.logger.Error("rdma queue pair is not given back", "rail", k.name, "error", err)
+}
+
+// join counts a path in. The status is not OK when the rail is down or the principal has its share.
+func (k *port) join(p *path, principal string) frame.Status {
+	k.set.mu.Lock()
+	defer k.set.mu.Unlock()
+	switch {
+	case !k.up.Load():
+		return frame.StatusRail
+	case k.holders[principal] >= initiator.DefaultPaths/principalShare:
+		k.refused.Add(1)
+		return frame.StatusLimit
+	}
+	k.holders[principal]++
+	k.paths[p] = struct{}{}
+	return frame.StatusOK
+}
+
+// leave undoes join.
+func (k *port) leave(p *path, principal string) {
+	k.set.mu.Lock()
+	defer k.set.mu.Unlock()
+	delete(k.paths, p)
+	if k.holders[principal]--; k.holders[principal] == 0 {
+		delete(k.holders, principal)
+	}
+}
+
+// all is the rail's paths. set.mu is held.
+func (k *port) all() []*path {
+	paths := make([]*path, 0, len(k.paths))
+	for p := range k.paths {
+		paths = append(paths, p)
+	}
+	return paths
+}
+
+// lower takes a rail down: its paths fail at once, and the sessions are told.
+func (k *port) lower(reason string, cause error) {
+	k.set.mu.Lock()
+	was := k.up.Swap(false)
+	k.reason = reason
+	paths := k.all()
+	k.lapses = nil
+	k.set.mu.Unlock()
+	for _, p := range paths {
+		p.fail(whyRail)
+	}
+	if was {
+		k.set.log(k, cause)
+		k.set.changed()
+	}
+}
+
+// raise brings a rail up.
+func (k *port) raise() {
+	k.set.mu.Lock()
+	was := k.up.Swap(true)
+	k.reason = ""
+	k.lapses = nil
+	k.set.mu.Unlock()
+	if !was {
+		k.returns.Add(1)
+		k.set.log(k, nil)
+		k.set.changed()
+	}
+}
+
+// learn takes the port's state as it is now; moved tells that clients must know.
+func (k *port) learn(info rail.Rail) (moved bool) {
+	k.set.mu.Lock()
+	defer k.set.mu.Unlock()
+	moved = k.info.GID != info.GID || k.info.LID != info.LID || k.info.MTU != info.MTU
+	k.info = info
+	return moved
+}
+
+// lapse is a path that failed while its client lived.
+type lapse struct {
+	at      time.Time
+	session *session
+	gid     [16]byte // of the client's device
+}
+
+const (
+	// lapseWindow is how long a failure counts: some seconds of retries, several times.
+	lapseWindow = 30 * time.Second
+	// lapsesToEject is how many failures without a success between make a rail suspect.
+	lapsesToEject = 4
+)
+
+// failed counts a path that failed while its client lived, as the client's FENCED proved, and ejects the rail when
+// failures come from several clients, or when another rail reaches a client that this one does not.
+func (k *port) failed(p *path) {
+	now := time.Now()
+	since := now.Add(-lapseWindow)
+	if good := time.Unix(0, k.good.Load()); good.After(since) {
+		since = good
+	}
+	others := k.set.reached(k, p.gid)
+	k.set.mu.Lock()
+	fresh := k.lapses[:0]
+	for _, l := range k.lapses {
+		if l.at.After(since) {
+			fresh = append(fresh, l)
+		}
+	}
+	k.lapses = append(fresh, lapse{now, p.session, p.gid})
+	suspect := k.up.Load() && len(k.lapses) >= lapsesToEject && (k.several() || others.After(k.lapses[0].at))
+	k.set.mu.Unlock()
+	if !suspect {
+		return
+	}
+	k.ejections.Add(1)
+	k.lower(reasonEjected, nil)
+	select {
+	case k.ejected <- struct{}{}:
+	default:
+	}
+}
+
+// several tells whether failures are of more than one session and more than one device of clients: a machine that
+// is in trouble has many sessions. set.mu is held.
+func (k *port) several() bool {
+	sessions, gids := false, false
+	for _, l := range k.lapses {
+		sessions = sessions || l.session != k.lapses[0].session
+		gids = gids || l.gid != k.lapses[0].gid
+	}
+	return sessions && gids
+}
+
+// reached is when a rail other than k last moved bytes to or from a client's device.
+func (set *ports) reached(k *port, gid [16]byte) (last time.Time) {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	for _, other := range set.list {
+		if other == k {
+			continue
+		}
+		for p := range other.paths {
+			if p.gid != gid {
+				continue
+			}
+			if at := time.Unix(0, p.good.Load()); at.After(last) {
+				last = at
+			}
+		}
+	}
+	return last
+}

@@ -1,0 +1,286 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/arena"
+	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
+	"github.com/penstock-store/penstock/native"
+)
+
+// maxAttempts bounds the paths that one operation tries: each costs up to two seconds of an adapter's retries.
+const maxAttempts = 4
+
+// hopeWait is how long after the loss of a path its session is thought to make another one.
+const hopeWait = 2 * time.Second
+
+// remote is an open window and the paths of its transfer.
+type remote struct {
+	window  *fabric.Window
+	session *session
+	memory  *backing
+	local   netip.Addr // of this node, that the client's HTTP connection uses
+
+	mu    sync.Mutex
+	path  *path          // chosen
+	marks map[*path]mark // paths that carried operations well
+}
+
+// mark is what a transfer left on a path.
+type mark struct {
+	wrote bool
+	at    uint64 // an address that was written last
+}
+
+// Size is the part of the window that the request may touch.
+func (r *remote) Size() int64 { return r.window.Size() }
+
+// Write moves src into client memory, and waits until the client's adapter has it; Close waits for the memory.
+func (r *remote) Write(ctx context.Context, off int64, src ...arena.Buffer) error {
+	return r.operate(ctx, fabric.ForGet, off, src)
+}
+
+// Read fills dst from client memory.
+func (r *remote) Read(ctx context.Context, off int64, dst ...arena.Buffer) error {
+	return r.operate(ctx, fabric.ForPut, off, dst)
+}
+
+// operate checks and carries out one operation. Once begun it does not look at ctx: the adapter has the buffers.
+func (r *remote) operate(ctx context.Context, d fabric.Direction, off int64, buffers []arena.Buffer) error {
+	n := int64(0)
+	segments := make([]initiator.Segment, 0, len(buffers))
+	for _, b := range buffers {
+		n += int64(b.Len())
+		if b.Len() > 0 {
+			segments = append(segments, b.Bytes())
+		}
+	}
+	if err := r.window.Check(d, off, n); err != nil {
+		return err
+	}
+	if n == 0 {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := r.window.Enter(); err != nil {
+		return err
+	}
+	op := native.OpWrite
+	if d == fabric.ForPut {
+		op = native.OpRead
+	}
+	m := initiator.Move{Op: op, Remote: r.memory.address + uint64(r.window.Base+off), Local: segments}
+	return r.window.Leave(n, r.carry(m))
+}
+
+// carry tries one path after another until the operation is complete. What it leaves behind is fenced, or its session
+// has ended.
+func (r *remote) carry(m initiator.Move) error {
+	err := errDead
+	for range maxAttempts {
+		p, noPath := r.take()
+		if noPath != nil {
+			return noPath
+		}
+		m.RKey = uint32(r.memory.keys[p.device])
+		if err = p.move(m); err == nil {
+			r.mark(p, m)
+			return nil
+		}
+		p.fail(whyNot) // it has, but for an error that costs no queue pair
+		if ended := p.fenceLost(); ended != nil {
+			return ended
+		}
+		if errors.Is(err, initiator.ErrDenied) {
+			break
+		}
+	}
+	return fmt.Errorf("%w: %w", fabric.ErrTransfer, err)
+}
+
+// fenceLost waits until a path that failed is dead at both ends. The path's watcher bounds the wait by the stall
+// wait, and the window by its deadline: the session then ends. Errors: that of the session, when it ended.
+func (p *path) fenceLost() error {
+	core := p.session.core
+	select {
+	case <-p.done:
+		return nil
+	case <-core.Ended():
+		return core.Err()
+	}
+}
+
+// mark notes that a path carried an operation well.
+func (r *remote) mark(p *path, m initiator.Move) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.marks == nil {
+		r.marks = make(map[*path]mark)
+	}
+	r.marks[p] = mark{m.Op == native.OpWrite, m.Remote}
+}
+
+// errPathWait says that the client made no path in time.
+var errPathWait = fmt.Errorf("%w: no path within %v", fabric.ErrTransfer, pathWait)
+
+// take returns the transfer's path; a new one when the old one is dead. It waits for one to come up. Errors:
+// errPathWait, ErrFenced when the session ends.
+func (r *remote) take() (*path, error) {
+	var limit <-chan time.Time
+	for {
+		p, changed := r.choose()
+		if p != nil {
+			return p, nil
+		}
+		if limit == nil {
+			timer := time.NewTimer(pathWait)
+			defer timer.Stop()
+			limit = timer.C
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			return nil, errPathWait
+		case <-r.session.core.Ended():
+			return nil, r.session.core.Err()
+		}
+	}
+}
+
+// choose keeps the transfer's path while it works, and else takes the best one of the session.
+func (r *remote) choose() (chosen *path, changed <-chan struct{}) {
+	s := r.session
+	near := s.fabric.ports.near(r.local)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.path != nil && r.path.usable(r.memory) {
+		return r.path, nil
+	}
+	for _, p := range s.paths {
+		if p.usable(r.memory) && (chosen == nil || better(p, chosen, near)) {
+			chosen = p
+		}
+	}
+	if chosen == nil {
+		return nil, s.changed
+	}
+	r.count(-r.window.Bytes)
+	r.path = chosen
+	r.count(r.window.Bytes)
+	return chosen, nil
+}
+
+// count adds n to what the chosen path has to carry. mu is held.
+func (r *remote) count(n int64) {
+	if r.path != nil {
+		r.path.load.Add(n)
+		r.path.port.load.Add(n)
+	}
+}
+
+// usable tells whether the path carries transfers of a region. session.mu is held.
+func (p *path) usable(b *backing) bool {
+	return p.stage == ready && p.port.up.Load() && int(p.device) < len(b.keys)
+}
+
+// better orders paths: first by the bytes that their rail and they have to carry, then the rail that the client's HTTP
+// connection uses, then the rails of its NUMA node, then by age.
+func better(a, b *path, near *port) bool {
+	if x, y := a.port.load.Load()+a.load.Load(), b.port.load.Load()+b.load.Load(); x != y {
+		return x < y
+	}
+	if near != nil && a.port != b.port {
+		if a.port == near || b.port == near {
+			return a.port == near
+		}
+		if x, y := a.port.numa == near.numa, b.port.numa == near.numa; x != y {
+			return x
+		}
+	}
+	return a.id < b.id
+}
+
+// reachable tells whether a transfer of the region may find a path: one that works, is being made, or was lost just
+// now.
+func (s *session) reachable(b *backing) bool {
+	up, _ := s.fabric.ports.state()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.paths {
+		if p.usable(b) || p.port.up.Load() && (p.stage == making || p.stage == offered) {
+			return true
+		}
+	}
+	return up && time.Since(s.lost) < hopeWait
+}
+
+// Close ends the transfer: each path that carried it is asked for a byte, which comes from memory behind all that was
+// written, or is fenced.
+func (r *remote) Close() error {
+	err := r.window.Close(r.finish)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count(-r.window.Bytes)
+	r.path = nil
+	return err
+}
+
+func (r *remote) finish(error) error {
+	r.mu.Lock()
+	marks := r.marks
+	r.mu.Unlock()
+	if len(marks) == 0 {
+		return nil
+	}
+	core := r.session.core
+	wait, cause := max(time.Until(r.window.Deadline), 0)+closeGrace, fabric.ErrOverdue
+	if stall := r.session.fabric.stall; stall < wait {
+		wait, cause = stall, fabric.ErrStalled
+	}
+	timer := time.AfterFunc(wait, func() { core.Cut(cause) })
+	defer timer.Stop()
+	var errs []error
+	for p, m := range marks {
+		errs = append(errs, r.confirm(p, m))
+	}
+	return errors.Join(errs...)
+}
+
+// confirm makes sure that what a path wrote is in memory, and that nothing of it is under way. A path that was lost
+// after its writes were acknowledged needs only the fence: the client's adapter says that its queue pair is in the
+// error state behind what it wrote for it.
+func (r *remote) confirm(p *path, m mark) error {
+	err := errDead
+	switch {
+	case m.wrote:
+		err = p.move(initiator.Move{
+			Op: native.OpRead, Remote: m.at, RKey: uint32(r.memory.keys[p.device]), Local: r.session.fabric.landing(),
+		})
+	case p.at() != dead:
+		err = nil // what it read is here
+	}
+	if err == nil {
+		return nil
+	}
+	p.fail(whyNot)
+	if ended := p.fenceLost(); ended != nil {
+		return ended
+	}
+	if errors.Is(err, initiator.ErrDenied) {
+		return fmt.Errorf("%w: %w", fabric.ErrTransfer, err)
+	}
+	return nil
+}
+
+// landing is a byte for what confirm reads, and nobody looks at.
+func (f *Fabric) landing() []initiator.Segment { return []initiator.Segment{f.scratch.Bytes()[:1]} }

@@ -1,0 +1,301 @@
+// Package verbs is the server's end of the rc fabric: payload moves by RDMA WRITE and READ over reliable connections
+// between this node's rails and the client's adapters. docs/wire.md §10 has the protocol.
+//
+// Called by: fabric.Manager; built by server.
+//
+// Words: a rail is a port of this node's adapters, a path joins one rail and one of the client's devices by a pair of
+// queue pairs, and a lane is this node's end of a path as the initiator gives it.
+//
+// Invariants:
+//  1. A remote address is that of an announced region plus a checked window; its key is the one that the region's
+//     client announced for the path's device. Queue pairs of this node have no remote rights.
+//  2. A path leads only to a GID that is known to belong to the client.
+//  3. A path that failed carries nothing any more. No request that used it is answered before the client fenced its
+//     end, or the session was cut; and a cut has reset the session's queue pairs before anything is answered.
+//  4. What a client sends is answered, refused, or ends its session: it costs nobody else more than its share of paths.
+//  5. A rail is ejected by what living clients confirm, never by clients that are gone.
+//
+// Lock order: fabric.Session, then session.mu; session.mu and ports.mu are never held together, nor over a call of a
+// lane or an adapter that waits.
+//
+// What it does not do: queue pairs, posting and polling (initiator), verification of payload.
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/arena"
+	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/dataconn"
+	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/internal/rail"
+	"github.com/penstock-store/penstock/internal/token"
+	"github.com/penstock-store/penstock/native"
+)
+
+// Name is the fabric's name in tokens and in the control plane.
+const Name = "rc"
+
+// ScratchShare is the share of the arena that the fabric takes its scratch buffer from: one buffer of ScratchBytes.
+const (
+	ScratchShare = "rc-scratch"
+	ScratchBytes = arena.BlockSize
+)
+
+const (
+	// DefaultStallWait bounds how long a client may owe a frame: its transfers hold the server's buffers.
+	DefaultStallWait = 15 * time.Second
+	// closeGrace bounds the end of a transfer whose deadline is near or over.
+	closeGrace = 500 * time.Millisecond
+	// pathWait bounds how long a transfer waits for a path: a client makes one in milliseconds.
+	pathWait = 5 * time.Second
+	// upWait bounds the time between PATH_OK and PATH_UP: one round trip and a change of state.
+	upWait = 10 * time.Second
+	// settleWait bounds the wait for the reset of a cut session's queue pairs, which takes an adapter microseconds.
+	settleWait = 2 * time.Second
+	// maxConnects bounds the queue pairs that connect at once: a kernel that resolves an address holds a thread.
+	maxConnects = 64
+)
+
+// ErrNoRail says that this machine has no rail that can be used.
+var ErrNoRail = fmt.Errorf("%w: no rdma rail", fabric.ErrNotSupported)
+
+// Options configure the fabric.
+type Options struct {
+	Ledger    *fabric.Ledger
+	Address   string // "host:port" of the data connections; port 0 draws one
+	Advertise string // what clients are told to dial; empty means the address listened on
+
+	Library   *native.Library
+	Devices   []string       // which rails are used; see rail.Options
+	Networks  []netip.Prefix // where GIDs of clients may lie besides their own addresses
+	Memory    []byte         // all of the arena; registered with every rail
+	Scratch   arena.Buffer   // a part of it; the fabric's from New on, if that succeeds
+	StallWait time.Duration  // 0 means DefaultStallWait
+	Logger    *slog.Logger
+}
+
+// Fabric listens for data connections and opens windows.
+type Fabric struct {
+	address  string
+	stall    time.Duration
+	networks []netip.Prefix
+	ports    *ports
+	roster   *fabric.Roster
+	logger   *slog.Logger
+	door     *fabric.Door
+	scratch  arena.Buffer
+	connects chan struct{} // one per queue pair that connects
+	close    func() error
+
+	mu       sync.Mutex
+	sessions map[*session]struct{}
+}
+
+var (
+	_ fabric.Fabric        = (*Fabric)(nil)
+	_ fabric.SessionOpener = (*Fabric)(nil)
+	_ fabric.StatsReporter = (*Fabric)(nil)
+	_ fabric.Claimer       = (*Fabric)(nil)
+)
+
+// New finds the rails, registers the arena with each and starts to listen. A rail that cannot be opened is listed as
+// down. Errors: ErrNoRail, native.ErrVerbs.
+func New(o Options) (*Fabric, error) {
+	found, skipped, err := rail.Discover(o.Library, rail.Options{Devices: o.Devices})
+	if err != nil {
+		return nil, fmt.Errorf("rc: rails: %w", err)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	for _, s := range skipped {
+		o.Logger.Info("rdma port is no rail", "port", s.Name, "reason", s.Reason)
+	}
+	if len(found) > frame.MaxRails {
+		o.Logger.Warn("rdma rails are left out", "found", len(found), "most", frame.MaxRails)
+		found = found[:frame.MaxRails]
+	}
+	return newFabric(o, openEngines(o, found))
+}
+
+// opened is a rail and what came of opening it.
+type opened struct {
+	rail   rail.Rail
+	engine engine // nil: could not be opened
+	err    error
+}
+
+// newFabric starts a fabric on the rails, which it owns, also when it fails.
+func newFabric(o Options, rails []opened) (*Fabric, error) {
+	f := &Fabric{
+		stall:    o.StallWait,
+		networks: o.Networks,
+		roster:   fabric.NewRoster(Name, o.Ledger),
+		logger:   o.Logger,
+		scratch:  o.Scratch,
+		connects: make(chan struct{}, maxConnects),
+		sessions: make(map[*session]struct{}),
+	}
+	if f.stall == 0 {
+		f.stall = DefaultStallWait
+	}
+	if f.logger == nil {
+		f.logger = slog.New(slog.DiscardHandler)
+	}
+	f.ports = newPorts(rails, f.logger, f.announce)
+	if f.ports.usable() == 0 {
+		return nil, errors.Join(f.ports.whyNone(), f.ports.close())
+	}
+	listener, address, err := dataconn.Listen(o.Address, o.Advertise)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("rc: %w", err), f.ports.close())
+	}
+	f.address = address
+	f.close = sync.OnceValue(f.shut)
+	f.door = fabric.NewDoor(listener, f.serve, &f.roster.Counters.Refused, f.logger)
+	f.ports.keep()
+	f.door.Open()
+	return f, nil
+}
+
+// Name is "rc".
+func (f *Fabric) Name() string { return Name }
+
+// Rails has one entry, the listener, which is up while a rail is.
+func (f *Fabric) Rails() []fabric.Rail {
+	r := fabric.Rail{Fabric: Name, Name: f.address, Network: "tcp", Address: f.address}
+	r.Up, r.Reason = f.ports.state()
+	return []fabric.Rail{r}
+}
+
+// Stats reads the counters of sessions and transfers.
+func (f *Fabric) Stats() fabric.Stats { return f.roster.Counters.Read(Name) }
+
+// NewSession offers a session to the principal.
+func (f *Fabric) NewSession(ctx context.Context, principal string) (fabric.SessionOffer, error) {
+	offer, err := f.roster.Offer(ctx, principal)
+	offer.Network, offer.Address = "tcp", f.address
+	return offer, err
+}
+
+// Claim uses up the number of a token.
+func (f *Fabric) Claim(d token.Descriptor, principal string) (*fabric.Claim, error) {
+	return f.roster.Claim(d, principal)
+}
+
+// RevokePrincipal cuts the principal's sessions; their queue pairs are reset when it returns.
+func (f *Fabric) RevokePrincipal(principal string) { f.roster.Revoke(principal) }
+
+// errNoPath declines a request whose session has no path, and none to come.
+var errNoPath = fmt.Errorf("%w: session has no path", fabric.ErrNoFabric)
+
+// Open pins the window that the descriptor names. Errors: also ErrNoFabric, when no path of the session works.
+func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fabric.Remote, error) {
+	w, err := f.roster.Open(d, g)
+	if err != nil {
+		return nil, err
+	}
+	r := &remote{
+		window: w, session: w.Session.Carrier.(*session), memory: w.Backing.(*backing), local: g.Local.Unmap(),
+	}
+	if !r.session.reachable(r.memory) {
+		w.Fail(errNoPath)
+		return nil, w.Close(nil)
+	}
+	return r, nil
+}
+
+// Close cuts all sessions, waits for their goroutines and closes the rails. After an error an adapter may still use
+// the arena, which must stay mapped.
+func (f *Fabric) Close() error { return f.close() }
+
+func (f *Fabric) shut() error {
+	err := f.door.Shut()
+	f.roster.Close()
+	err = errors.Join(err, f.door.Wait(), f.ports.close())
+	if err == nil && !f.scratch.IsZero() {
+		f.scratch.Release()
+	}
+	return err
+}
+
+// announce tells all sessions that a rail changed.
+func (f *Fabric) announce() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for s := range f.sessions {
+		s.railsChanged()
+	}
+}
+
+func (f *Fabric) serve(accepted net.Conn) {
+	nc := accepted.(*net.TCPConn) // the listener's kind
+	defer func() { _ = nc.Close() }()
+	s := newSession(f, nc)
+	err := dataconn.Greet(nc, s, f.roster.Limits(), 1)
+	f.door.Proved(accepted)
+	if s.core == nil {
+		f.roster.Counters.Refused.Add(1)
+		f.logger.Debug("data connection refused", "fabric", Name, "error", err)
+		return
+	}
+	s.run(err)
+}
+
+// Off is the fabric of a node that has no rail: it says why, and takes nothing.
+type Off struct{ reason string }
+
+var _ fabric.Fabric = (*Off)(nil)
+
+// NewOff makes a fabric that is down for a reason, which is one word.
+func NewOff(reason string) *Off { return &Off{reason} }
+
+// Name is "rc".
+func (*Off) Name() string { return Name }
+
+// Open takes no token.
+func (*Off) Open(context.Context, token.Descriptor, fabric.Grant) (fabric.Remote, error) {
+	return nil, fabric.ErrNoFabric
+}
+
+// Rails says that the fabric is down, and why.
+func (o *Off) Rails() []fabric.Rail {
+	return []fabric.Rail{{Fabric: Name, Name: Name, Network: "tcp", Reason: o.reason}}
+}
+
+// Close does nothing.
+func (*Off) Close() error { return nil }
+
+// Reasons why there is no rail, besides those of native.UnavailableError.
+const (
+	ReasonNoRail      = "no-rail"       // no port with an address
+	ReasonMemoryLimit = "memory-locked" // the arena cannot be registered: the limit of locked memory
+	ReasonAdapter     = "adapter"       // the library or the adapter refused
+)
+
+// Reason is the word for why New, or the opening of the library, failed; empty when it did not.
+func Reason(err error) string {
+	var unavailable *native.UnavailableError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &unavailable):
+		return unavailable.Reason
+	case errors.Is(err, syscall.ENOMEM):
+		return ReasonMemoryLimit
+	case errors.Is(err, native.ErrVerbs), errors.Is(err, native.ErrNotSupported):
+		return ReasonAdapter
+	case errors.Is(err, ErrNoRail):
+		return ReasonNoRail
+	}
+	return ReasonAdapter
+}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -39,8 +40,13 @@ type fakeNode struct {
 	answer answerFunc
 	// fenceErr is what a fence of the next conns returns.
 	fenceErr error
-	// announceErr refuses regions.
+	// announceErr refuses regions; refuse those on one fabric, or its sessions.
 	announceErr error
+	refuse      map[string]error // by fabric: announcements
+	refuseDial  map[string]error // by fabric: data connections
+	// host and listed, when set, are what the node says of itself.
+	host   string
+	listed []frame.FabricInfo
 	// announceGate, when set, holds announcements until it is closed.
 	announceGate chan struct{}
 	offerStatus  int         // of POST sessions when not 0
@@ -102,10 +108,13 @@ func region(t *testing.T, c *Client, n int) *Region {
 	return r
 }
 
-func (n *fakeNode) dial(context.Context, frame.SessionReply) (conn, error) {
+func (n *fakeNode) dial(_ context.Context, offer frame.SessionReply) (conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	fc := &fakeConn{node: n, done: make(chan struct{}), fenceErr: n.fenceErr}
+	if err := n.refuseDial[offer.Fabric]; err != nil {
+		return nil, err
+	}
+	fc := &fakeConn{node: n, fabric: offer.Fabric, done: make(chan struct{}), fenceErr: n.fenceErr}
 	n.sessions = append(n.sessions, fc)
 	return fc, nil
 }
@@ -141,6 +150,7 @@ func (n *fakeNode) behave(f answerFunc) {
 
 type fakeConn struct {
 	node     *fakeNode
+	fabric   string
 	once     sync.Once
 	done     chan struct{}
 	fenceErr error
@@ -155,8 +165,8 @@ func (c *fakeConn) Announce(ctx context.Context, m *target.Memory) (announced, e
 			return nil, ctx.Err()
 		}
 	}
-	if c.node.announceErr != nil {
-		return nil, c.node.announceErr
+	if err := cmp.Or(c.node.announceErr, c.node.refuse[c.fabric]); err != nil {
+		return nil, err
 	}
 	return &fakeRegion{c, m.Bytes()}, nil
 }
@@ -271,19 +281,27 @@ func (n *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (n *fakeNode) control(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
+		listed := n.listed
+		if listed == nil {
+			listed = []frame.FabricInfo{{Name: n.fabric, Up: true, Foreign: true}}
+		}
 		_ = json.NewEncoder(w).Encode(frame.NodeInfo{
-			Version: 1, Node: "n", Host: LocalHostID(),
-			Fabrics: []frame.FabricInfo{{Name: n.fabric, Up: true, Foreign: true}},
-			Limits:  frame.ControlLimits{MaxDeadlineMillis: 300000},
+			Version: 1, Node: "n", Host: cmp.Or(n.host, LocalHostID()), Fabrics: listed,
+			Limits: frame.ControlLimits{MaxDeadlineMillis: 300000},
 		})
 		return
 	}
+	asked, err := frame.DecodeSessionRequest(r.Body)
+	if err != nil {
+		n.t.Error(err)
+	}
 	n.add("session")
+	n.add("session " + asked.Fabric)
 	if n.offerStatus != 0 {
 		writeError(w, n.offerStatus, "AccessDenied")
 		return
 	}
-	body, _ := frame.SessionReply{Fabric: n.fabric, Secret: token.NewSecret()}.Encode()
+	body, _ := frame.SessionReply{Fabric: asked.Fabric, Secret: token.NewSecret()}.Encode()
 	_, _ = w.Write(body)
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/rail"
+	"github.com/penstock-store/penstock/native"
 )
 
 // Prefix lengths where the network device does not tell its own: the usual ones.
@@ -45,8 +46,7 @@ func subnetBits(r rail.Rail) int {
 	return usualBits6
 }
 
-// infiniBand: ports on InfiniBand have a LID, ports on Ethernet none.
-func (p port) infiniBand() bool { return p.LID != 0 }
+func (p port) infiniBand() bool { return p.Link == native.LinkInfiniBand }
 
 // Ranks of a port for a rail; zero means that it cannot reach it.
 const (
@@ -56,7 +56,7 @@ const (
 
 // rank says how well the port reaches the server's rail.
 func (p port) rank(r frame.Rail) int {
-	if p.infiniBand() != (r.LID != 0) {
+	if p.infiniBand() != (r.LID != 0) { // ports on Ethernet have no LID
 		return 0
 	}
 	const subnetPrefix = 8 // bytes of a GID on InfiniBand

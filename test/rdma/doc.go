@@ -4,10 +4,10 @@
 //
 // Called by: go test; make test-rdma and make test-rdma-host run the compiled test with these variables:
 //
+//	PENSTOCK_TEST_VERBS   device: the fabric is rc, and what is not supported is a failure instead of a skip
 //	PENSTOCK_TEST_FABRIC  rc, tcp, shm, or some of them with commas; without it tcp and shm
 //	PENSTOCK_TEST_BINARY  the penstock binary; without it one is built
 //	PENSTOCK_TEST_FLAGS   further flags of penstock serve, separated by spaces
-//	PENSTOCK_TEST_MUST    1: what would be skipped because something is not supported is a failure
 //	PENSTOCK_TEST_SLOW    a factor for all patience and deadlines, for emulated machines
 //	PENSTOCK_TEST_LINK    the network device of a rail that may be taken down
 //	PENSTOCK_TEST_RECORD  a file that gets a line of JSON for each measured figure

@@ -24,9 +24,9 @@ type forger struct {
 	region    *client.Region
 }
 
-// TestForgedMemory: a client announces more than it registered, a key that it has revoked, memory that it has
-// deregistered, or lets its queue pair die. The transfer fails as documented, nothing outside the grant changes, nothing
-// of a PUT is visible; others are served at once, and the client itself over a new path.
+// TestForgedMemory: a client announces more than it registered, a key that it revoked, memory that it has
+// deregistered, or lets its queue pair die. The transfer fails as documented, nothing outside the grant changes,
+// nothing of a PUT is visible; others are served at once, and the client itself over a new path.
 func TestForgedMemory(t *testing.T) {
 	onVerbs(t)
 	n := startNode(t, rc)

@@ -17,7 +17,7 @@ const (
 	fabricVariable = "PENSTOCK_TEST_FABRIC"
 	binaryVariable = "PENSTOCK_TEST_BINARY"
 	flagsVariable  = "PENSTOCK_TEST_FLAGS"
-	mustVariable   = "PENSTOCK_TEST_MUST"
+	verbsVariable  = "PENSTOCK_TEST_VERBS"
 	slowVariable   = "PENSTOCK_TEST_SLOW"
 	linkVariable   = "PENSTOCK_TEST_LINK"
 	recordVariable = "PENSTOCK_TEST_RECORD"
@@ -41,8 +41,19 @@ func TestMain(m *testing.M) {
 
 func long() bool { return os.Getenv(longVariable) != "" }
 
+// must tells whether everything has to be supported.
+func must() bool { return os.Getenv(verbsVariable) == "device" }
+
+// asked is the fabrics that the environment names.
+func asked() string {
+	if names := os.Getenv(fabricVariable); names != "" || !must() {
+		return names
+	}
+	return rc
+}
+
 // given tells whether a fabric was asked for: then the suite runs in full.
-func given() bool { return os.Getenv(fabricVariable) != "" }
+func given() bool { return asked() != "" }
 
 // slow stretches a time on emulated machines.
 func slow(d time.Duration) time.Duration {
@@ -59,7 +70,7 @@ func patience() time.Duration { return slow(20 * time.Second) }
 func unsupported(t *testing.T, format string, args ...any) {
 	t.Helper()
 	text := fmt.Sprintf(format, args...)
-	if os.Getenv(mustVariable) != "" {
+	if must() {
 		t.Fatalf("not supported, and it must be: %s", text)
 	}
 	t.Skip(text)
@@ -68,7 +79,7 @@ func unsupported(t *testing.T, format string, args ...any) {
 // each runs the case on every fabric that the environment names, or on some that every machine has.
 func each(t *testing.T, otherwise string, run func(t *testing.T, fabric string)) {
 	t.Helper()
-	names := os.Getenv(fabricVariable)
+	names := asked()
 	if names == "" {
 		names = otherwise
 		if testing.Short() {
@@ -103,7 +114,7 @@ func needVerbs(t *testing.T) {
 // onVerbs is for cases that only rc has.
 func onVerbs(t *testing.T) {
 	t.Helper()
-	if !strings.Contains(os.Getenv(fabricVariable), rc) {
+	if !strings.Contains(asked(), rc) {
 		t.Skip("needs the rc fabric")
 	}
 	needVerbs(t)

@@ -54,6 +54,7 @@ type harness struct {
 	results string
 	scratch string
 	only    string
+	tests   string
 	list    bool
 	verbose bool
 	dir     string // of this run
@@ -67,6 +68,7 @@ func main() {
 	h := harness{out: os.Stdout}
 	flag.BoolVar(&h.host, "host", false, "run the steps on this machine's own adapters, without a guest")
 	flag.StringVar(&h.only, "run", "", "only steps whose names match this regular expression")
+	flag.StringVar(&h.tests, "tests", "", "in steps of tests, only those whose names match this regular expression")
 	flag.BoolVar(&h.list, "list", false, "print the names of the steps and end")
 	flag.BoolVar(&h.verbose, "v", false, "print the whole output of every step")
 	flag.StringVar(&h.results, "results", "", "keep the output of the steps and the kernel's messages here")

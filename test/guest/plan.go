@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -22,8 +23,14 @@ var testPackages = []struct {
 	{"internal/fabric/verbs/initiator", "", 2 * time.Minute},
 	{"internal/fabric/verbs", "", 2 * time.Minute},
 	{"client/target", "", 2 * time.Minute},
-	{"test/rdma", "", 5 * time.Minute},
+	{suite, "", 5 * time.Minute},
 }
+
+// suite is the end-to-end suite.
+const suite = "test/rdma"
+
+// figuresFile is where it keeps its figures, a line of JSON each.
+const figuresFile = "figures.jsonl"
 
 // floors are the runs of perftest that transfers are compared with.
 var floors = []struct {
@@ -59,17 +66,31 @@ func (h *harness) plan(only *regexp.Regexp) (program, error) {
 		if files, err := filepath.Glob(filepath.Join(dir, "*_test.go")); err != nil || len(files) == 0 {
 			continue // not in this tree
 		}
-		p.Steps = append(p.Steps, step{
+		s := step{
 			Name: stepName(t.path), Dir: dir, Limit: t.limit, Tests: true,
-			Command: []string{h.binary(stepName(t.path) + ".test"), "-test.v", "-test.run=" + t.run,
-				"-test.timeout=" + t.limit.String()},
-		})
+			Command: []string{h.binary(stepName(t.path) + ".test"), "-test.v",
+				"-test.run=" + cmp.Or(h.tests, t.run), "-test.timeout=" + t.limit.String()},
+		}
+		if t.path == suite {
+			s.Env = h.suiteEnv(p.Results)
+		}
+		p.Steps = append(p.Steps, s)
 	}
 	p.Steps = slices.DeleteFunc(p.Steps, func(s step) bool { return !only.MatchString(s.Name) })
 	if len(p.Steps) == 0 {
 		return p, fmt.Errorf("guest: choose steps by %q: none is left", only)
 	}
 	return p, nil
+}
+
+// suiteEnv is for the end-to-end suite: its figures are kept, and in the guest it has time, and a rail that it may take
+// down.
+func (h *harness) suiteEnv(results string) []string {
+	env := []string{"PENSTOCK_TEST_RECORD=" + filepath.Join(results, figuresFile)}
+	if h.host {
+		return env
+	}
+	return append(env, "PENSTOCK_TEST_SLOW=3", "PENSTOCK_TEST_LINK="+vethDevice)
 }
 
 func stepName(path string) string { return strings.ReplaceAll(path, "/", "-") }

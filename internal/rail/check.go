@@ -123,8 +123,8 @@ func Explain(reason string) (words, remedy string) {
 	return reason, ""
 }
 
-// DriverCheck compares what the kernel has with what the library can use: each kind of adapter needs a driver of its own
-// in user space, and devices of one may be hidden.
+// DriverCheck compares what the kernel has with what the library can use: each kind of adapter needs a driver of its
+// own in user space, and devices of one may be hidden.
 func DriverCheck(m Machine, devices []Device) Check {
 	names := deviceNames(devices)
 	var lost []string

@@ -34,7 +34,7 @@ var allowed = map[string][]string{
 	"client/target":            {"internal/token", "internal/frame", "internal/rail", "native"},
 	"client/awsrdma":           {"client"},
 	"bench":                    {"client"},
-	"internal/cli":             {"client", "bench", "internal/certs", "internal/config"},
+	"internal/cli":             {"client", "bench", "internal/certs", "internal/config", "internal/rail", "native"},
 	"internal/certs":           {},
 	"internal/accesslog":       {},
 	"internal/arena":           {},

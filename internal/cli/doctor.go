@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -13,6 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-store/penstock/client"
+	"github.com/penstock-store/penstock/internal/config"
+	"github.com/penstock-store/penstock/internal/rail"
+	"github.com/penstock-store/penstock/native"
 )
 
 // check is one finding of the doctor.
@@ -21,72 +23,59 @@ type check struct {
 	Name   string `json:"name"`
 	Status string `json:"status"` // "ok", "no" or "unknown"
 	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"` // what to do
 }
 
 func found(name, format string, args ...any) check {
-	return check{"check", name, "ok", fmt.Sprintf(format, args...)}
+	return check{Type: "check", Name: name, Status: "ok", Detail: fmt.Sprintf(format, args...)}
 }
 
 func missing(name, format string, args ...any) check {
-	return check{"check", name, "no", fmt.Sprintf(format, args...)}
+	return check{Type: "check", Name: name, Status: "no", Detail: fmt.Sprintf(format, args...)}
 }
 
 func unknown(name, format string, args ...any) check {
-	return check{"check", name, "unknown", fmt.Sprintf(format, args...)}
+	return check{Type: "check", Name: name, Status: "unknown", Detail: fmt.Sprintf(format, args...)}
+}
+
+func checkOf(c rail.Check) check {
+	return check{Type: "check", Name: c.Name, Status: string(c.State), Detail: c.Detail, Remedy: c.Remedy}
 }
 
 func (a *app) doctorCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "say which fabrics are possible on this machine, and why others are not",
 		Args:  args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			checks := machineChecks(osRoot{})
+			checks := machineChecks(rail.Host())
+			checks = append(checks, verbsChecks(rail.Host())...)
 			checks = append(checks, a.nodeChecks(c.Context())...)
 			for _, k := range checks {
-				if err := a.emit(k, fmt.Sprintf("%-8s %-18s %s", k.Status, k.Name, k.Detail)); err != nil {
+				text := fmt.Sprintf("%-8s %-18s %s", k.Status, k.Name, withRemedy(k.Detail, k.Remedy))
+				if err := a.emit(k, text); err != nil {
 					return err
 				}
 			}
 			return nil
 		},
 	}
-}
-
-// machine is where the doctor looks; tests have another one.
-type machine interface {
-	read(path string) (string, error)
-	glob(pattern string) []string
-	memlock() (uint64, error)
-}
-
-type osRoot struct{}
-
-func (osRoot) read(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	return strings.TrimSpace(string(b)), err
-}
-
-func (osRoot) glob(pattern string) []string {
-	names, _ := filepath.Glob(pattern) // fails for bad patterns only
-	return names
-}
-
-func (osRoot) memlock() (uint64, error) {
-	var l unix.Rlimit
-	err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l)
-	return l.Cur, err
+	cmd.AddCommand(a.doctorRDMACommand())
+	return cmd
 }
 
 // machineChecks looks at this machine.
-func machineChecks(m machine) []check {
+func machineChecks(m rail.Machine) []check {
 	checks := []check{kernelCheck(m), memfdCheck(), found("tcp", "works wherever HTTP does"), hostCheck()}
-	checks = append(checks, memlockCheck(m), hugePagesCheck(m))
-	return append(checks, verbsChecks(m)...)
+	checks = append(checks, checkOf(rail.MemlockCheck(m, config.Default().Arena.Bytes())), hugePagesCheck(m))
+	for _, c := range rail.KernelChecks(m) {
+		checks = append(checks, checkOf(c))
+	}
+	return checks
 }
 
-func kernelCheck(m machine) check {
-	release, err := m.read("/proc/sys/kernel/osrelease")
+func kernelCheck(m rail.Machine) check {
+	release, err := m.Read("/proc/sys/kernel/osrelease")
 	if err != nil {
 		return unknown("kernel", "%v", err)
 	}
@@ -114,64 +103,33 @@ func hostCheck() check {
 	return found("host id", "%s", id)
 }
 
-func memlockCheck(m machine) check {
-	limit, err := m.memlock()
-	switch {
-	case err != nil:
-		return unknown("memlock", "%v", err)
-	case limit == unix.RLIM_INFINITY:
-		return found("memlock", "unlimited")
-	case limit < 1<<30:
-		return missing("memlock", "%d bytes may be locked: verbs needs as much as the arena and regions", limit)
-	}
-	return found("memlock", "%d bytes may be locked", limit)
-}
-
-func hugePagesCheck(m machine) check {
-	for _, dir := range m.glob("/sys/kernel/mm/hugepages/hugepages-*") {
-		if n, err := m.read(filepath.Join(dir, "nr_hugepages")); err == nil && n != "0" {
+func hugePagesCheck(m rail.Machine) check {
+	for _, dir := range m.Glob("/sys/kernel/mm/hugepages/hugepages-*") {
+		if n, err := m.Read(filepath.Join(dir, "nr_hugepages")); err == nil && n != "0" {
 			return found("huge pages", "%s of %s reserved", n, strings.TrimPrefix(filepath.Base(dir), "hugepages-"))
 		}
 	}
-	mode, err := m.read("/sys/kernel/mm/transparent_hugepage/enabled")
+	mode, err := m.Read("/sys/kernel/mm/transparent_hugepage/enabled")
 	if err == nil && !strings.Contains(mode, "[never]") {
 		return found("huge pages", "none reserved; transparent ones: %s", mode)
 	}
 	return missing("huge pages", "none reserved, no transparent ones: more translation misses at high rates")
 }
 
-// verbsChecks look for what RDMA over a NIC (or soft-RoCE) needs. Nothing is loaded or opened.
-func verbsChecks(m machine) []check {
-	var checks []check
-	if devices := m.glob("/sys/class/infiniband/*"); len(devices) > 0 {
-		checks = append(checks, found("verbs devices", "%s", strings.Join(baseNames(devices), ", ")))
-	} else {
-		checks = append(checks, missing("verbs devices", "no RDMA device: no NIC with a driver, and no soft-RoCE link"))
+// verbsChecks open the library and look at the rails. `penstock doctor rdma` says more.
+func verbsChecks(m rail.Machine) []check {
+	library, err := native.Open(native.Options{})
+	checks := []check{checkOf(rail.LibraryCheck(err)), missing("dc", "not offered by this version")}
+	if err != nil {
+		return append(checks, missing("rc", "off: %v", err))
 	}
-	if nodes := m.glob("/dev/infiniband/uverbs*"); len(nodes) > 0 {
-		checks = append(checks, found("verbs access", "%s", strings.Join(nodes, ", ")))
-	} else {
-		checks = append(checks, missing("verbs access",
-			"no /dev/infiniband/uverbs*: ib_uverbs is not loaded or not visible here"))
+	defer library.Close()
+	rails, skipped, err := rail.Discover(library, rail.Options{})
+	if err != nil {
+		return append(checks, missing("rc", "off: %v", err))
 	}
-	var libs []string
-	for _, dir := range []string{"/usr/lib", "/usr/lib64", "/usr/lib/*-linux-gnu", "/usr/local/lib"} {
-		libs = append(libs, m.glob(dir+"/libibverbs.so*")...)
-	}
-	if len(libs) > 0 {
-		checks = append(checks, found("libibverbs", "%s", libs[0]))
-	} else {
-		checks = append(checks, missing("libibverbs", "not installed (package rdma-core or libibverbs1)"))
-	}
-	return append(checks, missing("rc, dc", "not offered by this version"))
-}
-
-func baseNames(paths []string) []string {
-	out := make([]string, len(paths))
-	for i, p := range paths {
-		out[i] = filepath.Base(p)
-	}
-	return out
+	ports := rail.RailChecks(m, rails, skipped)[0]
+	return append(checks, check{"check", "rc", string(ports.State), ports.Detail, "see penstock doctor rdma"})
 }
 
 // nodeChecks asks the configured node and tries each of its fabrics with one session.

@@ -43,8 +43,15 @@ const (
 	CheckMTU       = "rail mtu"
 )
 
-const remedyDevice = "install the driver of the adapter, or make a soft-RoCE one: " +
-	"modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0"
+// What to do, where more than one thing asks for it.
+const (
+	remedyDevice = "install the driver of the adapter, or make a soft-RoCE one: " +
+		"modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0"
+	remedyPort    = "check the cable and the switch, and bring the network device up: ip link set dev eth0 up"
+	remedyAddress = "give its network device an IP address"
+	remedyAccess  = "give this user read and write access to /dev/infiniband/uverbs*, by a udev rule or the files' group"
+	remedyMemlock = "ulimit -l unlimited; for a service LimitMEMLOCK=infinity; in a container --ulimit memlock=-1"
+)
 
 // KernelChecks look at what the kernel offers. Nothing is loaded or opened.
 func KernelChecks(m Machine) []Check {
@@ -81,8 +88,7 @@ func accessCheck(m Machine, files []string) Check {
 	}
 	for _, f := range files {
 		if err := m.Writable(f); err != nil {
-			return Check{CheckAccess, No, fmt.Sprintf("%s: %v", f, err),
-				"give this user read and write access, by a udev rule (MODE=\"0666\") or the file's group"}
+			return Check{CheckAccess, No, fmt.Sprintf("%s: %v", f, err), remedyAccess}
 		}
 	}
 	return Check{Name: CheckAccess, State: OK, Detail: strings.Join(files, ", ")}
@@ -143,7 +149,7 @@ func DriverCheck(m Machine, devices []Device) Check {
 		return Check{CheckDrivers, No, "libibverbs has no driver for " + strings.Join(lost, ", ") +
 			", or may not open it", "install ibverbs-providers (or rdma-core), and see " + CheckAccess}
 	case len(names) == 0:
-		return Check{CheckDrivers, No, native.ReasonNoDevice + ": libibverbs knows no device", remedyDevice}
+		return Check{CheckDrivers, No, native.ReasonNoDevice + ": libibverbs knows no device", "see " + CheckDevices}
 	}
 	return Check{Name: CheckDrivers, State: OK, Detail: strings.Join(names, ", ")}
 }
@@ -166,16 +172,15 @@ func portCheck(rails []Rail, skipped []Skipped) Check {
 			down = append(down, r.Name())
 		}
 	}
-	const remedy = "check the cable and the switch, and bring the network device up: ip link set dev eth0 up"
 	switch {
 	case len(rails) == 0 && len(skipped) == 0:
 		return Check{CheckPorts, No, "no port", remedyDevice}
 	case len(rails) == 0:
 		return Check{CheckPorts, No, "no port can be used: " + skipped[0].Name + " " + skipped[0].Reason, ""}
 	case len(up) == 0:
-		return Check{CheckPorts, No, "down: " + strings.Join(down, ", "), remedy}
+		return Check{CheckPorts, No, "down: " + strings.Join(down, ", "), remedyPort}
 	case len(down) > 0:
-		return Check{CheckPorts, OK, "up: " + strings.Join(up, ", ") + "; down: " + strings.Join(down, ", "), remedy}
+		return Check{CheckPorts, OK, "up: " + strings.Join(up, ", ") + "; down: " + strings.Join(down, ", "), remedyPort}
 	}
 	return Check{Name: CheckPorts, State: OK, Detail: "up: " + strings.Join(up, ", ")}
 }
@@ -235,7 +240,7 @@ func MemlockCheck(m Machine, need uint64) Check {
 			"(CAP_IPC_LOCK)", mebibytes(limit))}
 	case limit < need:
 		return Check{CheckMemlock, No, fmt.Sprintf("%s may be locked, %s are needed", mebibytes(limit), mebibytes(need)),
-			"ulimit -l unlimited; for a service LimitMEMLOCK=infinity; in a container --ulimit memlock=-1"}
+			remedyMemlock}
 	}
 	return Check{Name: CheckMemlock, State: OK, Detail: fmt.Sprintf("%s may be locked, %s are needed", mebibytes(limit),
 		mebibytes(need))}

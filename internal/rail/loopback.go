@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/penstock-store/penstock/native"
@@ -73,6 +75,12 @@ func (e *LoopbackError) Error() string {
 // Unwrap gives the cause.
 func (e *LoopbackError) Unwrap() error { return e.Err }
 
+// DownError is a rail that is not up.
+type DownError struct{ Reason string }
+
+// Error is the reason.
+func (e *DownError) Error() string { return e.Reason }
+
 // CompletionError is a work request that the adapter reported as failed.
 type CompletionError struct {
 	Status native.Status
@@ -98,6 +106,25 @@ func statusWords(s native.Status) string {
 		return "no acknowledgement"
 	}
 	return "failed"
+}
+
+// Remedy says what to do about an error of Loopback or of opening a device.
+func Remedy(err error) string {
+	var down *DownError
+	var completion *CompletionError
+	switch {
+	case errors.As(err, &down) && down.Reason == ReasonNoAddress:
+		return remedyAddress
+	case errors.As(err, &down):
+		return remedyPort
+	case errors.Is(err, syscall.ENOMEM):
+		return remedyMemlock
+	case errors.Is(err, fs.ErrPermission):
+		return remedyAccess
+	case errors.As(err, &completion) && completion.Status == native.StatusRetry:
+		return "packets do not come back: let UDP port 4791 pass the firewall of this machine, also to itself"
+	}
+	return "look at the kernel's log (dmesg) for the adapter"
 }
 
 // Transfer is what was moved in one direction.
@@ -180,7 +207,7 @@ func Loopback(ctx context.Context, d *native.Device, r Rail, o LoopbackOptions) 
 
 func (l *loop) run(ctx context.Context) (Report, error) {
 	if !l.rail.Up {
-		return Report{}, l.failed(StepPort, 0, errors.New(l.rail.Reason))
+		return Report{}, l.failed(StepPort, 0, &DownError{Reason: l.rail.Reason})
 	}
 	report := Report{Size: l.options.Size}
 	cases := loopbackCases(l.rail, l.options)

@@ -15,8 +15,8 @@
 //     that QP and sends nothing on it.
 //  4. Objects close after all that was made from them; closing too early is an error of the library (EBUSY).
 //
-// Every method may be called by several goroutines, but Poll, Arm and Wait of one CQ by one at a time, and
-// Post, and the changes of state of one QP, by one at a time each.
+// Every method may be called by several goroutines, but Poll, Arm and Wait of one CQ by one at a time each, and
+// Post, and the changes of state of one QP, by one at a time each. Close waits for calls that are running.
 //
 // What it does not do: choosing rails, retries, flow control, splitting.
 package native
@@ -206,6 +206,11 @@ type Work struct {
 	_      [7]byte
 }
 
+// Format prints the work request without its keys, whatever the verb.
+func (w Work) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "work{id %d op %d bytes %d signal %t}", w.ID, w.Op, w.Length, w.Signal)
+}
+
 // Status of a completion.
 type Status uint32
 
@@ -238,7 +243,7 @@ const (
 	EventPortUp
 	EventPortDown
 	EventGIDs        // the table of GIDs changed
-	EventDeviceFatal // the device is lost
+	EventDeviceFatal // the device is lost, or a CQ of it, and what was posted
 	EventQPFatal     // a QP failed on its own
 )
 

@@ -310,8 +310,9 @@ func (p *paths) next(ports []port) *path {
 	}
 	for _, r := range p.wanted() {
 		i := choose(ports, r, count, func(o port) bool {
-			return o.Up && !p.strange[o.Name()] && p.reachable(o.Device) &&
-				!now.Before(p.delays[pairing{r.Index, o.Name()}].until)
+			d, tried := p.delays[pairing{r.Index, o.Name()}]
+			return o.Up && !p.strange[o.Name()] && p.reachable(o.Device) && !now.Before(d.until) &&
+				(p.decided || !tried) // Dial tries each pairing once
 		})
 		if i >= 0 {
 			p.calls.Add(1)

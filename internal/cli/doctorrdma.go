@@ -16,10 +16,11 @@ import (
 	"github.com/penstock-store/penstock/native"
 )
 
-const doctorRDMAHelp = `doctor rdma says whether this machine can move payloads by RDMA, and why not: what the kernel and
-libibverbs offer, each device, port and GID, the rails that a node would use and the ports that it
-would not, and locked memory. Then it moves bytes over each rail from this machine to itself, and
-compares them. Nothing is changed, no node is needed, and no privilege beyond what RDMA itself asks.
+const doctorRDMAHelp = `doctor rdma says whether this machine can move payloads by RDMA, and why not: what the
+kernel and libibverbs offer, each device, port and GID, the rails that a node would use and the
+ports that it would not, and locked memory. Then it moves bytes over each rail from this machine to
+itself, and compares them. Nothing is changed, no node is needed, and no privilege beyond what RDMA
+itself asks.
 
 Exit codes: 0 every rail that is up works; 5 some do not; 1 RDMA is off, no rail is up, or none works;
 2 a --device does not exist. With --device, a rail that is down counts as one that does not work.`

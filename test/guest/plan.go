@@ -61,6 +61,8 @@ func (h *harness) plan(only *regexp.Regexp) (program, error) {
 	for _, f := range floors {
 		p.Steps = append(p.Steps, floorStep(f.operation, f.bytes, filepath.Join(p.Results, floorFile)))
 	}
+	p.Steps = append(p.Steps, step{Name: "doctor", Command: []string{h.binary("penstock"), "doctor", "rdma"},
+		Limit: time.Minute})
 	for _, t := range testPackages {
 		dir := filepath.Join(root, t.path)
 		if files, err := filepath.Glob(filepath.Join(dir, "*_test.go")); err != nil || len(files) == 0 {

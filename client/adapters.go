@@ -11,10 +11,12 @@ import (
 // Reasons of rc that this machine gives, beside those of package native ("no-cgo", "no-headers", "no-library",
 // "no-symbol", "no-device") and of a port ("port-down").
 const (
-	ReasonAdapter = "adapter"  // an adapter, or its library, failed
-	ReasonMemlock = "memlock"  // more memory than this process may lock (ulimit -l)
-	ReasonNoPath  = "no-path"  // no port of this machine is connected to a rail of the node: the cause says why
-	ReasonAddress = "not-ours" // the node takes no port's address for this machine's: see rdma.client_networks
+	ReasonAdapter = "adapter"       // an adapter, or its library, failed
+	ReasonMemlock = "memory-locked" // more memory than this process may lock (ulimit -l)
+	ReasonNoPath  = "no-path"       // no port of this machine is connected to a rail of the node: the cause says why
+	ReasonAddress = "not-ours"      // the node takes no port's address for this machine's: see rdma.client_networks
+
+	reasonNoRail = "no-rail" // the node has no adapter, or none with an address
 )
 
 // adapters are the RDMA devices of this machine, opened when rc is first wanted.
@@ -66,7 +68,7 @@ func expected(fabric, reason string) bool {
 	case ReasonOtherHost:
 		return true
 	case ReasonNoFabric, native.ReasonNoCgo, native.ReasonNoHeaders, native.ReasonNoLibrary, native.ReasonNoSymbol,
-		native.ReasonNoDevice: // of either machine
+		native.ReasonNoDevice, reasonNoRail: // of either machine
 		return fabric == PathRC
 	}
 	return false

@@ -105,7 +105,7 @@ func TestAutoChooses(t *testing.T) {
 		"an older node": {"other", []frame.FabricInfo{tcp, shm}, "", nil, nil, PathTCP, "", []string{PathTCP}},
 		"port down here": {"other", []frame.FabricInfo{tcp, rc, shm}, "port-down", nil, nil, PathTCP, "port-down",
 			[]string{PathTCP}},
-		"rails down there": {"other", []frame.FabricInfo{tcp, down(rc, "no-rail"), shm}, "", nil, nil, PathTCP, "no-rail",
+		"rails down there": {"other", []frame.FabricInfo{tcp, down(rc, "port-down"), shm}, "", nil, nil, PathTCP, "port-down",
 			[]string{PathTCP}},
 		"memory not pinned": {"other", []frame.FabricInfo{tcp, rc, shm}, "", noMemory, nil, PathTCP, ReasonMemlock,
 			[]string{PathRC, PathTCP}},

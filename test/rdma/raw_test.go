@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -378,6 +379,8 @@ func (n *node) transfer(e *end, method, key string, region uint64, off, size int
 		n.t.Fatal(err)
 	}
 	req.Header.Set("X-Amz-Rdma-Token", d.Encode())
+	// Longer than an adapter tries and the node waits for another path.
+	req.Header.Set("X-Penstock-Rdma-Deadline-Ms", strconv.FormatInt(slow(15*time.Second).Milliseconds(), 10))
 	if err := s3.NewSigner().Sign(req, s3.SignOptions{
 		Credentials: s3.Credentials{AccessKey: n.AccessKey, SecretKey: n.SecretKey},
 		Region:      "us-east-1", Time: time.Now(), PayloadHash: "UNSIGNED-PAYLOAD",

@@ -26,8 +26,8 @@ const (
 )
 
 // TestSpeed compares transfers with perftest between two processes, by turns in one run, by medians: a GET is RDMA
-// WRITE, a PUT is RDMA READ. Both have the same number of bytes in a message and as many of them under way. A transfer is a
-// whole S3 request: signature, metadata, checksum of every byte, and for a PUT the drive.
+// WRITE, a PUT is RDMA READ. Both have the same number of bytes in a message and as many of them under way. A transfer
+// is a whole S3 request: signature, metadata, checksum of every byte, and for a PUT the drive.
 func TestSpeed(t *testing.T) {
 	onVerbs(t)
 	for _, tool := range []string{"ib_write_bw", "ib_read_bw"} {

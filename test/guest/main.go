@@ -15,8 +15,7 @@
 //  4. Runs share nothing but the cache, so several may go on at once.
 //
 // In steps PENSTOCK_TEST_VERBS is "device": a device is there, and a test that does not find it must fail, not skip.
-// PENSTOCK_TEST_BINARY names a penstock built with cgo, PENSTOCK_TEST_FLOOR a file with a line "write 1048576 60.1"
-// per operation and size: what perftest moved, in MiB per second.
+// PENSTOCK_TEST_BINARY names a penstock built with cgo. TMPDIR takes O_DIRECT, which a tmpfs of the guest does not.
 //
 // What it does not do: speeds of hardware; dynamically connected queue pairs, which soft-RoCE has not.
 package main
@@ -55,6 +54,9 @@ type harness struct {
 	scratch string
 	only    string
 	tests   string
+	shell   string
+	limit   time.Duration // of shell
+	link    string
 	list    bool
 	verbose bool
 	dir     string // of this run
@@ -65,19 +67,22 @@ func main() {
 	if os.Args[0] == initName {
 		guestMain()
 	}
-	h := harness{out: os.Stdout}
+	h := harness{machine: standard(), out: os.Stdout}
 	flag.BoolVar(&h.host, "host", false, "run the steps on this machine's own adapters, without a guest")
 	flag.StringVar(&h.only, "run", "", "only steps whose names match this regular expression")
 	flag.StringVar(&h.tests, "tests", "", "in steps of tests, only those whose names match this regular expression")
+	flag.StringVar(&h.shell, "command", "", "run this shell command, at the root of the tree, instead of the steps")
+	flag.DurationVar(&h.limit, "limit", 10*time.Minute, "how long -command may take")
+	flag.StringVar(&h.link, "link", "", "with -host: the network device of a rail that tests may take down")
 	flag.BoolVar(&h.list, "list", false, "print the names of the steps and end")
 	flag.BoolVar(&h.verbose, "v", false, "print the whole output of every step")
 	flag.StringVar(&h.results, "results", "", "keep the output of the steps and the kernel's messages here")
 	flag.StringVar(&h.scratch, "scratch", "", "with -host: where nodes keep data; the file system must take O_DIRECT")
 	flag.StringVar(&h.cache, "cache", ".cache/guest", "directory of the unpacked kernel")
 	flag.BoolVar(&h.KVM, "kvm", false, "let the guest use this machine's processor, where nested virtualisation works")
-	flag.StringVar(&h.CPU, "cpu", "Nehalem", "the processor that is emulated")
-	flag.IntVar(&h.CPUs, "smp", 2, "processors of the guest")
-	flag.IntVar(&h.MemoryMB, "memory", 4096, "MiB of the guest")
+	flag.StringVar(&h.CPU, "cpu", h.CPU, "the processor that is emulated")
+	flag.IntVar(&h.CPUs, "smp", h.CPUs, "processors of the guest")
+	flag.IntVar(&h.MemoryMB, "memory", h.MemoryMB, "MiB of the guest")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := h.run(ctx)
@@ -158,9 +163,6 @@ func (h *harness) run(ctx context.Context) (err error) {
 	}
 	h.printf("%-24s %7.1f s\n", "build", time.Since(began).Seconds())
 	if err := os.MkdirAll(h.resultsDir(), 0o755); err != nil {
-		return fmt.Errorf("guest: make results: %w", err)
-	}
-	if err := os.RemoveAll(filepath.Join(h.resultsDir(), floorFile)); err != nil { // of an earlier run
 		return fmt.Errorf("guest: make results: %w", err)
 	}
 	v := &verdict{harness: h, program: p, began: time.Now()}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -54,7 +55,7 @@ func (v *verdict) check(e event) (counts, why string) {
 	}
 	text, err := os.ReadFile(filepath.Join(v.resultsDir(), e.Step+".log"))
 	if err != nil {
-		return "", strings.TrimPrefix(why+", its output is missing", ", ")
+		return "", cmp.Or(why, "its output is missing")
 	}
 	for _, s := range v.program.Steps {
 		if s.Name != e.Step {

@@ -1,5 +1,6 @@
-# Verbs of the repository. `make help` lists them. CGO stays off: no C compiler is needed, except by
-# `make race`.
+# Verbs of the repository. `make help` lists them. CGO stays off, so no C compiler is needed, except by
+# `make race`; `make build` turns it on for RDMA verbs where a C compiler and infiniband/verbs.h are there, unless
+# RDMA=off. Nothing of RDMA is linked, and the rest stays Go: net, os/user and Pebble's zstd (the tags).
 SHELL := /bin/bash
 GO ?= go
 export CGO_ENABLED ?= 0
@@ -9,9 +10,16 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}' | LC_ALL=C sort
 
+VERBS_TAGS := netgo,osusergo,pebblegozstd
+# verbs: 1 where native/ can be built with cgo, for this machine.
+verbs = $(shell [ '$(RDMA)' != off ] \
+  && [ "$$($(GO) env GOOS GOARCH)" = "$$($(GO) env GOHOSTOS GOHOSTARCH)" ] \
+  && echo '$(hash)include <infiniband/verbs.h>' | $$($(GO) env CC) -E - >/dev/null 2>&1 && echo 1 || echo 0)
+hash := \#
+
 .PHONY: build
-build: ## build bin/penstock
-	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/penstock ./cmd/penstock
+build: ## build bin/penstock, with RDMA where a C compiler and infiniband/verbs.h are; RDMA=off: without
+	CGO_ENABLED=$(verbs) $(GO) build -tags $(VERBS_TAGS) -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/penstock ./cmd/penstock
 
 .PHONY: test
 test: ## unit, conformance, model and short crash tests
@@ -22,12 +30,14 @@ race: ## the same under the race detector, short forms (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -short -timeout 30m ./...
 
 .PHONY: lint
-lint: ## formatting, vet, staticcheck, builds for arm64
+lint: ## formatting, vet, staticcheck, builds for arm64; native/ also with cgo where that can be built
 	@out=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$out" ] || { echo "not formatted:"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	GOARCH=arm64 $(GO) build ./...
 	GOARCH=arm64 $(GO) vet ./...
+	@[ $(verbs) = 0 ] || { set -x; CGO_ENABLED=1 $(GO) vet -tags $(VERBS_TAGS) ./native/... ./internal/fabric/verbs/... \
+	  && CGO_ENABLED=1 $(GO) tool staticcheck ./native/... ./internal/fabric/verbs/...; }
 
 .PHONY: generate
 generate: ## write the generated files again

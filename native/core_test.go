@@ -11,9 +11,12 @@ import (
 // strict are the flags under which the C code must compile without a warning.
 var strict = []string{"-std=c11", "-Wall", "-Wextra", "-Werror", "-fPIC"}
 
-// compiler skips where there is none.
+// compiler skips where there is none, and on the machines of the device tests, which are slow.
 func compiler(t *testing.T) string {
 	t.Helper()
+	if os.Getenv("PENSTOCK_TEST_VERBS") == "device" {
+		t.Skip("only tests of devices here")
+	}
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		t.Skip("no C compiler")

@@ -9,8 +9,12 @@ import (
 	"io"
 	"runtime"
 	"sync"
+	"syscall"
 	"unsafe"
 )
+
+// invalid is the error for arguments that the library's types cannot hold.
+func invalid(call string) error { return &CallError{Call: call, Errno: int(syscall.EINVAL)} }
 
 // object is something of the library that is closed once all calls on it have returned.
 type object struct {

@@ -261,6 +261,3 @@ func (e *CallError) Error() string {
 
 // Unwrap makes it an ErrVerbs and its errno.
 func (e *CallError) Unwrap() []error { return []error{ErrVerbs, syscall.Errno(e.Errno)} }
-
-// invalid is the error for arguments that the library's types cannot hold.
-func invalid(call string) error { return &CallError{Call: call, Errno: int(syscall.EINVAL)} }

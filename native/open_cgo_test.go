@@ -30,10 +30,7 @@ func TestNoLibrary(t *testing.T) {
 
 // TestNoSymbol: each function that is not optional is missed by its name. The libraries are made here.
 func TestNoSymbol(t *testing.T) {
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("no C compiler")
-	}
+	cc := compiler(t)
 	source, err := os.ReadFile("nv_lib.c")
 	if err != nil {
 		t.Fatal(err)

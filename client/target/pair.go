@@ -56,7 +56,8 @@ const (
 
 // rank says how well the port reaches the server's rail.
 func (p port) rank(r frame.Rail) int {
-	if p.infiniBand() != (r.LID != 0) { // ports on Ethernet have no LID
+	own, peer := netip.AddrFrom16(p.GID).Unmap(), netip.AddrFrom16(r.GID).Unmap()
+	if p.infiniBand() != (r.LID != 0 && !peer.Is4()) { // ports on Ethernet have no LID, or one that means nothing
 		return 0
 	}
 	const subnetPrefix = 8 // bytes of a GID on InfiniBand
@@ -66,7 +67,6 @@ func (p port) rank(r frame.Rail) int {
 		}
 		return rankLink
 	}
-	own, peer := netip.AddrFrom16(p.GID).Unmap(), netip.AddrFrom16(r.GID).Unmap()
 	if own.Is4() != peer.Is4() {
 		return 0
 	}

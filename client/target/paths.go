@@ -24,7 +24,7 @@ const (
 	// two seconds to find that a peer does not answer, and each failure costs its transfers that time.
 	firstDelay = 100 * time.Millisecond
 	maxDelay   = 5 * time.Second
-	// idleLook is how often ports are looked at for a rail that none reaches; adapters in use tell of changes.
+	// idleLook is how often ports are looked at without a reason; adapters in use tell of changes, others do not.
 	idleLook = 30 * time.Second
 	// pathlessWait is how long a session lives without a path: a rail that comes back within it costs no new session.
 	pathlessWait = 2 * time.Second
@@ -63,6 +63,7 @@ type paths struct {
 	decided  bool           // first has been told; devices do not change any more
 	rails    []frame.Rail   // the server's; nil: not known yet
 	devices  []*local       // by their number in keys and frames
+	changed  bool           // since the last look for something to offer
 	live     map[uint64]*path
 	last     uint64          // number of the last path
 	strange  map[string]bool // ports whose address the server does not take for ours
@@ -186,6 +187,7 @@ func (p *paths) keep() {
 			return
 		case <-p.wake:
 		case <-timer.C:
+			p.lookAgain()
 		}
 	}
 }
@@ -203,14 +205,14 @@ func (p *paths) round() (time.Duration, error) {
 			}
 		}
 	}
-	var ports []port
-	if p.wanting() {
-		rails, _, err := p.shared.rails()
-		if err != nil {
-			p.refused(err)
-		}
-		ports = subnets(rails)
+	if !p.mayOffer() {
+		return p.judge()
 	}
+	rails, _, err := p.shared.rails()
+	if err != nil {
+		p.refused(err)
+	}
+	ports := subnets(rails)
 	for {
 		t := p.next(ports)
 		if t == nil {
@@ -228,6 +230,10 @@ func (p *paths) round() (time.Duration, error) {
 func (p *paths) struck(e event) []*path {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.changed = true
+	for _, l := range p.devices {
+		l.lost = l.lost || (l.device == e.device && e.Type == native.EventDeviceFatal)
+	}
 	var out []*path
 	for id, t := range p.live {
 		if t.on.device != e.device {
@@ -235,7 +241,6 @@ func (p *paths) struck(e event) []*path {
 		}
 		switch e.Type {
 		case native.EventDeviceFatal:
-			t.on.lost = true
 		case native.EventPortDown:
 			if t.port.Port != e.Port {
 				continue
@@ -261,6 +266,7 @@ func (p *paths) struck(e event) []*path {
 
 // failed puts off the next try of a pairing. The caller holds mu.
 func (p *paths) failed(pair pairing, since time.Time) {
+	p.changed = true
 	d := p.delays[pair]
 	if !since.IsZero() && time.Since(since) > steadyLife {
 		d.wait = 0
@@ -274,52 +280,57 @@ func (p *paths) refused(err error) {
 	p.refusal = err
 }
 
-// wanting tells whether some rail that is up has no path.
-func (p *paths) wanting() bool {
+// mayOffer tells, once for each change, whether there may be something to offer.
+func (p *paths) mayOffer() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.wanted()) > 0
+	may := p.changed && p.rails != nil && !p.closed
+	p.changed = false
+	return may
 }
 
-// wanted lists the rails that are up and have no path. The caller holds mu.
-func (p *paths) wanted() []frame.Rail {
-	has := map[uint8]bool{}
-	for _, t := range p.live {
-		has[t.pair.rail] = true
-	}
-	var out []frame.Rail
-	for _, r := range p.rails {
-		if r.Up && !has[r.Index] && len(p.live)+len(out) < maxPaths {
-			out = append(out, r)
-		}
-	}
-	return out
+func (p *paths) lookAgain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.changed = true
 }
 
-// next chooses what to offer; nil: nothing now. The caller offers it.
+// next chooses what to offer: each rail that is up shall have a path from the port that reaches it best, whatever
+// others it has. nil: nothing now. The caller offers it.
 func (p *paths) next(ports []port) *path {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.closed || len(p.live) >= maxPaths {
 		return nil
+	}
+	live := map[pairing]bool{}
+	for _, t := range p.live {
+		live[t.pair] = true
 	}
 	now := time.Now()
 	count := map[string]int{}
-	for _, t := range p.live {
-		count[t.port.Name()]++
-	}
-	for _, r := range p.wanted() {
+	for _, r := range p.rails {
 		i := choose(ports, r, count, func(o port) bool {
-			d, tried := p.delays[pairing{r.Index, o.Name()}]
-			return o.Up && !p.strange[o.Name()] && p.reachable(o.Device) && !now.Before(d.until) &&
-				(p.decided || !tried) // Dial tries each pairing once
+			pair := pairing{r.Index, o.Name()}
+			return r.Up && o.Up && !p.strange[o.Name()] && p.reachable(o.Device) && (live[pair] || p.due(pair, now))
 		})
-		if i >= 0 {
+		if i < 0 {
+			continue
+		}
+		name := ports[i].Name()
+		count[name]++
+		if pair := (pairing{r.Index, name}); !live[pair] {
 			p.calls.Add(1)
-			return &path{port: ports[i].Rail, pair: pairing{r.Index, ports[i].Name()}}
+			return &path{port: ports[i].Rail, pair: pair}
 		}
 	}
 	return nil
+}
+
+// due tells whether a pairing may be tried: by Dial once, later when its delay is over. The caller holds mu.
+func (p *paths) due(pair pairing, now time.Time) bool {
+	d, tried := p.delays[pair]
+	return !tried || (p.decided && !now.Before(d.until))
 }
 
 // reachable tells whether the session has the device, or may take it. The caller holds mu.
@@ -443,11 +454,9 @@ func (p *paths) judge() (time.Duration, error) {
 	}
 	now := time.Now()
 	again := idleLook
-	for _, r := range p.wanted() {
-		for pair, d := range p.delays {
-			if wait := d.until.Sub(now); pair.rail == r.Index && wait > 0 {
-				again = min(again, wait)
-			}
+	for _, d := range p.delays {
+		if wait := d.until.Sub(now); wait > 0 {
+			again = min(again, wait)
 		}
 	}
 	if len(p.live) > 0 || !p.decided {

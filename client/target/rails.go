@@ -43,7 +43,7 @@ func (p *paths) listed(body []byte) error {
 		seen[r.Index] = true
 	}
 	p.mu.Lock()
-	p.rails = rails
+	p.rails, p.changed = rails, true
 	p.mu.Unlock()
 	p.look()
 	return nil

@@ -1,7 +1,9 @@
 package rail
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -265,7 +267,7 @@ func (l *loop) compare(ctx context.Context, c loopbackCase) error {
 		return l.failed(StepWrite, c.size, err)
 	}
 	sent, arrived, back := l.part(partSource), l.part(partPeer), l.part(partBack)
-	pattern(sent, rand.Uint64())
+	pattern(sent)
 	fill(arrived, 0xa5)
 	at := guardBytes + c.offset
 	if err := l.there(ctx, at, c.size); err != nil {
@@ -284,12 +286,11 @@ func (l *loop) compare(ctx context.Context, c loopbackCase) error {
 	return nil
 }
 
-// pattern fills b with bytes that differ from their neighbours, from page to page and from seed to seed.
-func pattern(b []byte, seed uint64) {
-	s := rand.New(rand.NewPCG(seed, 1))
-	for i := range b {
-		b[i] = byte(s.Uint32())
-	}
+// pattern fills b with bytes that repeat nowhere and never.
+func pattern(b []byte) {
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], rand.Uint64())
+	_, _ = rand.NewChaCha8(seed).Read(b) // never fails
 }
 
 func fill(b []byte, with byte) {
@@ -300,13 +301,17 @@ func fill(b []byte, with byte) {
 
 // surrounded tells whether got holds n bytes of want at its place, and is untouched elsewhere.
 func surrounded(got, want []byte, at, n int, untouched byte) error {
-	for i, c := range got {
-		switch inside := i >= at && i < at+n; {
-		case inside && c != want[i]:
-			return fmt.Errorf("%w: byte %d of %d differs", ErrMismatch, i-at, n)
-		case !inside && c != untouched:
-			return fmt.Errorf("%w: a byte at %+d of %d was changed", ErrMismatch, i-at, n)
+	if !bytes.Equal(got[at:at+n], want[at:at+n]) {
+		i := 0
+		for got[at+i] == want[at+i] {
+			i++
 		}
+		return fmt.Errorf("%w: byte %d of %d differs", ErrMismatch, i, n)
+	}
+	around := len(got) - n
+	same := bytes.Count(got[:at], []byte{untouched}) + bytes.Count(got[at+n:], []byte{untouched})
+	if same != around {
+		return fmt.Errorf("%w: %d bytes around the %d were changed", ErrMismatch, around-same, n)
 	}
 	return nil
 }

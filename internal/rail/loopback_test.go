@@ -7,13 +7,47 @@ import (
 	"time"
 
 	"github.com/penstock-store/penstock/native"
+	"github.com/penstock-store/penstock/native/fakeverbs"
 )
+
+// TestCompareSeesWhatDidNotArrive looks into other memory than the adapter wrote.
+func TestCompareSeesWhatDidNotArrive(t *testing.T) {
+	nic := fakeverbs.New(t, fakeverbs.Options{})
+	rails, _, err := Discover(nic.Library(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := nic.Library().OpenDevice(rails[0].Device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	c := loopbackCase{size: 4096}
+	l := &loop{device: d, rail: rails[0], options: LoopbackOptions{}.withDefaults(rails[0])}
+	if err := l.open([]loopbackCase{c}); err != nil {
+		t.Fatal(err)
+	}
+	mapped := l.memory
+	if err := l.compare(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	l.memory = make([]byte, len(mapped))
+	err = l.compare(t.Context(), c)
+	var failed *LoopbackError
+	if !errors.As(err, &failed) || failed.Step != StepCompare || !errors.Is(err, ErrMismatch) {
+		t.Errorf("%v", err)
+	}
+	l.memory = mapped
+	if err := l.close(); err != nil {
+		t.Error(err)
+	}
+}
 
 // TestSurroundedSeesEveryByte changes each byte of a buffer in turn.
 func TestSurroundedSeesEveryByte(t *testing.T) {
 	const at, n, untouched = 16, 9, 0xa5
 	want := make([]byte, 48)
-	pattern(want, 1)
+	pattern(want)
 	good := slices.Repeat([]byte{untouched}, len(want))
 	copy(good[at:at+n], want[at:])
 	if err := surrounded(good, want, at, n, untouched); err != nil {

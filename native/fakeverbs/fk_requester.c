@@ -271,9 +271,11 @@ void fk_requester_ack(struct fk_nic *nic, struct fk_qp *qp, struct fk_packet *p)
 		gap(nic, qp);
 		return;
 	}
-	if (p->code == FK_NAK_SEQUENCE && outstanding(qp))
+	if (p->code == FK_ACK_OK || !outstanding(qp))
+		return;
+	if (p->code == FK_NAK_SEQUENCE)
 		retry(nic, qp);
-	else if (p->code != FK_ACK_OK && qp->una < qp->tail)
+	else
 		fail(nic, qp, statuses[p->code], 0x88 + (uint32_t)p->code);
 }
 

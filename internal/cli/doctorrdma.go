@@ -36,6 +36,7 @@ type rdmaDoctor struct {
 	need    uint64 // bytes that a node registers for each rail
 	devices []string
 	size    int
+	budget  time.Duration // of the timed run of each direction of a rail
 }
 
 func (a *app) doctorRDMACommand() *cobra.Command {
@@ -56,7 +57,8 @@ func (a *app) doctorRDMACommand() *cobra.Command {
 			}
 			d := rdmaDoctor{
 				app: a, machine: rail.Host(), need: config.Default().Arena.Bytes(), devices: devices, size: int(bytes),
-				open: func() (*native.Library, error) { return native.Open(native.Options{Path: path}) },
+				budget: loopbackBudget,
+				open:   func() (*native.Library, error) { return native.Open(native.Options{Path: path}) },
 			}
 			return d.run(c.Context())
 		},
@@ -358,7 +360,7 @@ func (d rdmaDoctor) transfer(ctx context.Context, l *native.Library, r rail.Rail
 	if err != nil {
 		return rail.Report{}, err
 	}
-	report, err := rail.Loopback(ctx, device, r, rail.LoopbackOptions{Size: d.size, Budget: loopbackBudget})
+	report, err := rail.Loopback(ctx, device, r, rail.LoopbackOptions{Size: d.size, Budget: d.budget})
 	return report, errors.Join(err, device.Close())
 }
 

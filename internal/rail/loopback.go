@@ -177,7 +177,7 @@ func (o LoopbackOptions) withDefaults(r Rail) LoopbackOptions {
 		}
 	}
 	set(&o.Timeout, 14)
-	set(&o.Retries, 7)
+	set(&o.Retries, 6) // soft-RoCE takes 7 for "without end"
 	set(&o.HopLimit, 64)
 	if o.Size == 0 {
 		o.Size = DefaultLoopbackSize

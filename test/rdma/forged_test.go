@@ -51,6 +51,7 @@ func TestForgedMemory(t *testing.T) {
 			t.Run(method+" "+lie.name, func(t *testing.T) {
 				n.t, f.t = t, t
 				f.arrive(lie.mute)
+				defer func() { _ = f.close() }() // of a case that failed
 				m := f.announced(lie.claim)
 				if lie.tell != nil {
 					if err := lie.tell(m); err != nil {
@@ -66,14 +67,14 @@ func TestForgedMemory(t *testing.T) {
 					f.good()
 				}
 				f.leave()
-				f.arrive(false)
-				f.good()
-				f.leave()
 				n.settled(before, "afterwards")
 			})
 		}
 	}
-	n.t = t
+	n.t, f.t = t, t
+	f.arrive(false)
+	f.good()
+	f.leave()
 	n.absent("never")
 }
 

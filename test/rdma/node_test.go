@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,12 +31,18 @@ type node struct {
 	binary string
 	dir    string
 	flags  []string
+	log    *journal
 }
 
 // startNode runs a node with a bucket, and skips when it does not offer the fabric.
 func startNode(t *testing.T, fabric string, more ...string) *node {
 	t.Helper()
-	n := &node{t: t, fabric: fabric, binary: os.Getenv(binaryVariable), dir: t.TempDir()}
+	n := &node{t: t, fabric: fabric, binary: os.Getenv(binaryVariable), dir: t.TempDir(), log: &journal{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the node's log ends with\n%s", n.log.tail())
+		}
+	})
 	if n.binary == "" {
 		n.binary = realnode.Build(t)
 	}
@@ -43,7 +50,7 @@ func startNode(t *testing.T, fabric string, more ...string) *node {
 		"--storage-segment", "128MiB", "--storage-reserve", "16MiB", "--storage-grace", "1s",
 		"--arena-fabric-buffers", "64", "--arena-http-buffers", "16", "--arena-small-buffers", "16",
 		"--arena-wait", slow(5 * time.Second).String(), // a queue is no error here
-		"--http-access-log", n.accessLog(),
+		"--http-access-log", n.accessLog(), "--log-level", "debug",
 	}, append(more, strings.Fields(os.Getenv(flagsVariable))...)...)
 	n.start()
 	t.Cleanup(func() {
@@ -70,11 +77,33 @@ func startNode(t *testing.T, fabric string, more ...string) *node {
 	return n
 }
 
+// journal keeps the end of a node's log.
+type journal struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+const journalBytes = 16 << 10
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.buf = append(j.buf, p...)
+	j.buf = j.buf[max(0, len(j.buf)-journalBytes):]
+	return len(p), nil
+}
+
+func (j *journal) tail() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return string(j.buf)
+}
+
 // start runs the process; after an end, it does so at the same addresses.
 func (n *node) start() {
 	n.t.Helper()
 	again, err := bench.StartNode(n.t.Context(), bench.NodeOptions{
-		Binary: n.binary, Dir: filepath.Join(n.dir, "data"), Flags: n.flags, Again: n.Node,
+		Binary: n.binary, Dir: filepath.Join(n.dir, "data"), Flags: n.flags, Again: n.Node, Log: n.log,
 	})
 	if err != nil {
 		n.t.Fatal(err)

@@ -59,7 +59,7 @@ type Options struct {
 	Piece int // bytes of one work request; 0 means DefaultPiece, at most what the port takes
 	// Timeout is the acknowledgement timeout's exponent (4.096 µs × 2^n); 0 means 14.
 	Timeout uint8
-	Retries uint8 // 0 means 7
+	Retries uint8 // 0 means 6
 
 	HopLimit     uint8 // 0 means 64
 	TrafficClass uint8
@@ -91,8 +91,10 @@ const (
 	// scratchBytes is a path's own registered memory: a cache line, so that paths do not share one.
 	scratchBytes = 64
 
-	defaultTimeout  = 14
-	defaultRetries  = 7
+	defaultTimeout = 14
+	// defaultRetries is one less than the most: soft-RoCE takes 7 for "without end", and a dead peer would hold its
+	// buffers until a deadline.
+	defaultRetries  = 6
 	defaultHopLimit = 64
 	// rnrRetries bounds how often a peer may answer that it is not ready; 7 would be for ever.
 	rnrRetries = 6

@@ -10,7 +10,7 @@ import (
 
 // end is one end of a connection, with everything that it needs.
 type end struct {
-	t    *testing.T
+	t    testing.TB
 	nic  *fakeverbs.NIC
 	dev  *native.Device
 	pd   *native.PD
@@ -38,7 +38,7 @@ type endOptions struct {
 const all = native.LocalWrite | native.RemoteWrite | native.RemoteRead
 
 // newEnd makes an end in the state QPReset; it is closed when the test ends.
-func newEnd(t *testing.T, nic *fakeverbs.NIC, o endOptions) *end {
+func newEnd(t testing.TB, nic *fakeverbs.NIC, o endOptions) *end {
 	t.Helper()
 	if o.device == "" {
 		o.device = "fake0"
@@ -133,7 +133,7 @@ func (e *end) ready() {
 }
 
 // pair makes two connected ends: a may do everything to b.
-func pair(t *testing.T, nic *fakeverbs.NIC) (a, b *end) {
+func pair(t testing.TB, nic *fakeverbs.NIC) (a, b *end) {
 	t.Helper()
 	a = newEnd(t, nic, endOptions{memAccess: native.LocalWrite, psn: 0xfffff0})
 	b = newEnd(t, nic, endOptions{memAccess: all, qpAccess: native.RemoteRead | native.RemoteWrite, psn: 77})

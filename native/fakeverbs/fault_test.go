@@ -495,6 +495,48 @@ func TestStrict(t *testing.T) {
 	}
 }
 
+// TestUnmapped: memory that is unmapped while it is registered is a violation, and not a crash.
+func TestUnmapped(t *testing.T) {
+	for _, op := range []native.Opcode{native.OpWrite, native.OpRead} {
+		for _, here := range []bool{true, false} {
+			nic := fakeverbs.New(t, lenient(stepped()))
+			a, b := pair(t, nic)
+			e, access := b, all
+			if here {
+				e, access = a, native.LocalWrite
+			}
+			mem, err := syscall.Mmap(-1, 0, 1<<16, syscall.PROT_READ|syscall.PROT_WRITE,
+				syscall.MAP_ANON|syscall.MAP_PRIVATE)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := e.pd.Register(mem, access)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := write(1, a, b, 100)
+			w.Op = op
+			if here {
+				w.Local, w.LKey = m.Addr(), m.LKey()
+			} else {
+				w.Remote, w.RKey = m.Addr(), m.RKey()
+			}
+			a.post(w)
+			if err := syscall.Munmap(mem); err != nil {
+				t.Fatal(err)
+			}
+			nic.Run()
+			a.poll()
+			if len(nic.Violations()) != 1 {
+				t.Errorf("op %d: violations %q", op, nic.Violations())
+			}
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // TestManyPairs: many threads on many queue pairs of two devices, with resets in between; the bytes are right and all
 // work requests end.
 func TestManyPairs(t *testing.T) {

@@ -285,6 +285,7 @@ void fk_fill_memory_calls(struct nv_api *api);
 /* The host memory of [addr, addr+len) under a key, or NULL where it may not be used so. */
 uint8_t *fk_local(struct fk_nic *nic, struct fk_qp *qp, uint32_t lkey, uint64_t addr, uint64_t len, bool write);
 uint8_t *fk_remote(struct fk_nic *nic, struct fk_qp *qp, uint32_t rkey, uint64_t addr, uint64_t len, bool write);
+bool fk_present(struct fk_nic *nic, struct fk_qp *qp, uint8_t *host, uint32_t len);
 uint64_t fk_hash(const uint8_t *p, uint64_t len);
 
 /* fk_cq.c */

@@ -154,7 +154,7 @@ static void hold(struct fk_qp *qp, const struct fk_cqe *cqe, struct fk_rule *rul
 
 void fk_release_held(struct fk_nic *nic, struct fk_qp *qp)
 {
-	for (struct fk_held **at = &qp->held; *at;) {
+	for (struct fk_held **at = &qp->held; *at && !qp->dev->fatal;) {
 		struct fk_held *h = *at;
 
 		if (h->rule && !h->rule->released) {
@@ -568,6 +568,8 @@ static int post_one(struct fk_nic *nic, struct fk_qp *qp, const struct ibv_send_
 	if (nic->o.poison && w->len > 0) {
 		uint8_t *host = fk_local(nic, qp, w->lkey, w->local, w->len, w->read);
 
+		if (host && !fk_present(nic, qp, host, w->len))
+			host = NULL;
 		if (host && w->read)
 			memset(host, 0xdb, w->len);
 		if (host)

@@ -54,9 +54,11 @@ static void begin(struct fk_nic *nic, struct fk_qp *qp, struct fk_work *w)
 	w->psn = qp->next_psn;
 	w->npsn = w->len == 0 ? 1 : (w->len + qp->mtu - 1) / qp->mtu;
 	qp->next_psn = fk_psn_add(w->psn, w->npsn);
+	uint8_t *host = w->len ? fk_local(nic, qp, w->lkey, w->local, w->len, w->read) : NULL;
+
 	if (w->len > qp->dev->o.max_message)
 		w->fail = IBV_WC_LOC_LEN_ERR;
-	else if (w->len > 0 && !fk_local(nic, qp, w->lkey, w->local, w->len, w->read))
+	else if (w->len > 0 && (!host || !fk_present(nic, qp, host, w->len)))
 		w->fail = IBV_WC_LOC_PROT_ERR;
 	else if (w->read && qp->attr.max_rd_atomic == 0)
 		w->fail = IBV_WC_LOC_QP_OP_ERR;

@@ -114,6 +114,14 @@ static uint32_t packets_of(const struct fk_qp *qp, uint32_t len)
 	return len == 0 ? 1 : (len + qp->mtu - 1) / qp->mtu;
 }
 
+/* reachable looks at all that a message names, before its first byte moves. */
+static bool reachable(struct fk_nic *nic, struct fk_qp *qp, const struct fk_packet *p, bool write)
+{
+	uint8_t *host = p->total ? fk_remote(nic, qp, p->rkey, p->remote, p->total, write) : NULL;
+
+	return p->total == 0 || (host && fk_present(nic, qp, host, p->total));
+}
+
 static void start_read(struct fk_nic *nic, struct fk_qp *qp, const struct fk_packet *p, bool again)
 {
 	struct fk_job job = {
@@ -124,7 +132,7 @@ static void start_read(struct fk_nic *nic, struct fk_qp *qp, const struct fk_pac
 		answer(nic, qp, FK_NAK_INVALID, p->psn);
 		return;
 	}
-	if (p->total > 0 && !fk_remote(nic, qp, p->rkey, p->remote, p->total, false)) {
+	if (!reachable(nic, qp, p, false)) {
 		answer(nic, qp, FK_NAK_ACCESS, p->psn);
 		return;
 	}
@@ -143,7 +151,7 @@ static void execute_write(struct fk_nic *nic, struct fk_qp *qp, const struct fk_
 		return;
 	}
 	if (p->first) {
-		if (p->total > 0 && !fk_remote(nic, qp, p->rkey, p->remote, p->total, true)) {
+		if (!reachable(nic, qp, p, true)) {
 			answer(nic, qp, FK_NAK_ACCESS, p->psn);
 			return;
 		}

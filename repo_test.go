@@ -86,7 +86,7 @@ var allowed = map[string][]string{
 	"internal/config": {},
 	"internal/tools":  {},
 	"test":            {"internal/arena", "internal/store", "bench", "client"},
-	"test/onenode":    {"internal/config", "internal/server", "client"},
+	"test/onenode":    {"internal/config", "internal/server", "client", "native/fakeverbs"},
 }
 
 type listed struct {

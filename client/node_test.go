@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/penstock-store/penstock/client"
+	"github.com/penstock-store/penstock/native/fakeverbs"
 	"github.com/penstock-store/penstock/test/onenode"
 )
 
@@ -20,14 +21,27 @@ import (
 type node struct {
 	t        *testing.T
 	endpoint string
+	metrics  string
 	creds    client.Credentials
 	stop     func()
+	adapters *fakeverbs.NIC // faked ones, of node and clients
 }
 
 func startNode(t *testing.T) *node {
 	t.Helper()
-	n := onenode.Start(t)
-	return &node{t: t, endpoint: n.Endpoint, creds: n.Credentials, stop: n.Stop}
+	return nodeOf(t, onenode.Start(t))
+}
+
+// startRCNode skips the test where there cannot be faked adapters.
+func startRCNode(t *testing.T, o fakeverbs.Options) *node {
+	t.Helper()
+	return nodeOf(t, onenode.StartRC(t, o))
+}
+
+func nodeOf(t *testing.T, n *onenode.Node) *node {
+	return &node{
+		t: t, endpoint: n.Endpoint, metrics: n.Metrics, creds: n.Credentials, stop: n.Stop, adapters: n.Adapters,
+	}
 }
 
 // client returns a client over one path, which never falls back.
@@ -36,6 +50,9 @@ func (n *node) client(path string, change ...func(*client.Config)) *client.Clien
 	cfg := client.Config{
 		Endpoint: n.endpoint, AWSRegion: "us-east-1", Credentials: n.creds, Fabric: client.Fabric(path),
 		PartBytes: client.MinPartBytes, MultipartBytes: client.MinPartBytes,
+	}
+	if n.adapters != nil {
+		cfg.Verbs = n.adapters.Library()
 	}
 	for _, f := range change {
 		f(&cfg)
@@ -91,7 +108,14 @@ func randomBytes(seed uint64, n int64) []byte {
 // Every length around the limits of blocks, inline values, parts and chunks goes up and down over
 // every path; the oracle is the bytes themselves, and the neighbours of the window.
 func TestNodeEveryLengthOverEveryPath(t *testing.T) {
-	n := startNode(t)
+	everyLength(t, startNode(t), []string{client.PathSHM, client.PathTCP, client.PathHTTP})
+}
+
+func TestNodeEveryLengthOverRC(t *testing.T) {
+	everyLength(t, startRCNode(t, fakeverbs.Options{}), []string{client.PathRC, client.PathHTTP})
+}
+
+func everyLength(t *testing.T, n *node, paths []string) {
 	admin := n.client(client.PathHTTP)
 	if err := admin.CreateBucket(t.Context(), "lengths"); err != nil {
 		t.Fatal(err)
@@ -99,7 +123,7 @@ func TestNodeEveryLengthOverEveryPath(t *testing.T) {
 	lengths := []int64{1, 15, 4095, 4096, 16 << 10, 16<<10 + 1, 64<<10 - 1, 64 << 10, 64<<10 + 1, 1<<20 + 7,
 		client.MinPartBytes, client.MinPartBytes + 1, 3*client.MinPartBytes - 1}
 	const margin = 4096
-	for _, put := range []string{client.PathSHM, client.PathTCP, client.PathHTTP} {
+	for _, put := range paths {
 		cp := n.client(put)
 		src := alloc(t, cp, lengths[len(lengths)-1])
 		for i, length := range lengths {
@@ -115,10 +139,10 @@ func TestNodeEveryLengthOverEveryPath(t *testing.T) {
 			}
 		}
 	}
-	for _, get := range []string{client.PathSHM, client.PathTCP, client.PathHTTP} {
+	for _, get := range paths {
 		cg := n.client(get)
 		dst := alloc(t, cg, lengths[len(lengths)-1]+2*margin)
-		for _, put := range []string{client.PathSHM, client.PathTCP, client.PathHTTP} {
+		for _, put := range paths {
 			for i, length := range lengths {
 				mem := dst.Bytes()
 				paint(mem[:margin+length+margin], 0xA5)
@@ -139,8 +163,15 @@ func TestNodeEveryLengthOverEveryPath(t *testing.T) {
 }
 
 func TestNodeRangesInBatches(t *testing.T) {
-	n := startNode(t)
-	for _, path := range []string{client.PathSHM, client.PathTCP, client.PathHTTP} {
+	rangesInBatches(t, startNode(t), []string{client.PathSHM, client.PathTCP, client.PathHTTP})
+}
+
+func TestNodeRangesInBatchesOverRC(t *testing.T) {
+	rangesInBatches(t, startRCNode(t, fakeverbs.Options{Seed: 1}), []string{client.PathRC})
+}
+
+func rangesInBatches(t *testing.T, n *node, paths []string) {
+	for _, path := range paths {
 		c := n.client(path)
 		if err := c.CreateBucket(t.Context(), "ranges-"+path); err != nil {
 			t.Fatal(err)
@@ -178,8 +209,16 @@ func TestNodeRangesInBatches(t *testing.T) {
 // After a cancelled call has returned, nothing changes its memory: the test fills a pattern and
 // watches it while the server still has work (RF-35).
 func TestRF_35_NodeCancelledReadsLeaveMemoryAlone(t *testing.T) {
-	n := startNode(t)
-	for _, path := range []string{client.PathSHM, client.PathTCP} {
+	cancelledReads(t, startNode(t), []string{client.PathSHM, client.PathTCP})
+}
+
+func TestRF_35_NodeCancelledReadsOverRC(t *testing.T) {
+	n := startRCNode(t, fakeverbs.Options{PacketTime: 2 * time.Microsecond, Latency: 20 * time.Microsecond})
+	cancelledReads(t, n, []string{client.PathRC})
+}
+
+func cancelledReads(t *testing.T, n *node, paths []string) {
+	for _, path := range paths {
 		c := n.client(path, func(cfg *client.Config) { cfg.PartBytes = 64 << 20; cfg.MultipartBytes = 64 << 20 })
 		bucket := "cancel-" + path
 		if err := c.CreateBucket(t.Context(), bucket); err != nil {
@@ -225,8 +264,13 @@ func TestRF_35_NodeCancelledReadsLeaveMemoryAlone(t *testing.T) {
 }
 
 // A key that is revoked ends the sessions opened with it; the error is a refusal, not a decline.
-func TestNodeRevokedKey(t *testing.T) {
-	n := startNode(t)
+func TestNodeRevokedKey(t *testing.T) { revokedKey(t, startNode(t), client.PathTCP) }
+
+func TestNodeRevokedKeyOverRC(t *testing.T) {
+	revokedKey(t, startRCNode(t, fakeverbs.Options{}), client.PathRC)
+}
+
+func revokedKey(t *testing.T, n *node, path string) {
 	root := n.client(client.PathHTTP)
 	if err := root.CreateBucket(t.Context(), "revoked"); err != nil {
 		t.Fatal(err)
@@ -239,7 +283,7 @@ func TestNodeRevokedKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := n.client(client.PathTCP, func(cfg *client.Config) {
+	c := n.client(path, func(cfg *client.Config) {
 		cfg.Credentials = client.Credentials{AccessKey: key.AccessKey, SecretKey: key.SecretKey}
 	})
 	r := alloc(t, c, 1<<20)
@@ -256,9 +300,14 @@ func TestNodeRevokedKey(t *testing.T) {
 }
 
 // The server goes away: calls fail in bounded time, the client closes cleanly.
-func TestNodeGone(t *testing.T) {
-	n := startNode(t)
-	c := n.client(client.PathSHM, func(cfg *client.Config) { cfg.MaxAttempts = 2 })
+func TestNodeGone(t *testing.T) { nodeGone(t, startNode(t), client.PathSHM) }
+
+func TestNodeGoneOverRC(t *testing.T) {
+	nodeGone(t, startRCNode(t, fakeverbs.Options{}), client.PathRC)
+}
+
+func nodeGone(t *testing.T, n *node, path string) {
+	c := n.client(path, func(cfg *client.Config) { cfg.MaxAttempts = 2 })
 	if err := c.CreateBucket(t.Context(), "gone"); err != nil {
 		t.Fatal(err)
 	}
@@ -273,8 +322,15 @@ func TestNodeGone(t *testing.T) {
 }
 
 func TestNodeUploadDownloadThroughSmallStages(t *testing.T) {
-	n := startNode(t)
-	c := n.client(client.PathSHM)
+	smallStages(t, startNode(t), client.PathSHM)
+}
+
+func TestNodeUploadDownloadThroughSmallStagesOverRC(t *testing.T) {
+	smallStages(t, startRCNode(t, fakeverbs.Options{}), client.PathRC)
+}
+
+func smallStages(t *testing.T, n *node, path string) {
+	c := n.client(path)
 	if err := c.CreateBucket(t.Context(), "stage"); err != nil {
 		t.Fatal(err)
 	}

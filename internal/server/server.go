@@ -49,6 +49,7 @@ import (
 	"github.com/penstock-store/penstock/internal/vfs"
 	"github.com/penstock-store/penstock/internal/vfs/osfs"
 	"github.com/penstock-store/penstock/internal/work"
+	"github.com/penstock-store/penstock/native"
 )
 
 // ErrLocked says that another process has the data directory.
@@ -80,7 +81,8 @@ type Server struct {
 	store       *store.Store
 	collector   *work.Collector
 	fabrics     *fabric.Manager
-	verbs       *verbs.Fabric // nil: no rail
+	library     *native.Library // of verbs; nil: not opened yet
+	verbs       *verbs.Fabric   // nil: no rail
 	keys        *iam.Keys
 	gateway     *gateway.Gateway
 	registry    *prometheus.Registry
@@ -112,12 +114,22 @@ type closer struct {
 
 // New opens a node and listens; requests are answered once Serve runs. A nil log discards.
 func New(ctx context.Context, c config.Config, log *slog.Logger) (*Server, error) {
-	return NewOn(ctx, osfs.FS{}, c, log)
+	return NewOn(ctx, Ground{}, c, log)
 }
 
-// NewOn is New on another file system, below metadata and drives; the files that say who the node is
-// and who root is stay on the real one.
-func NewOn(ctx context.Context, fs vfs.FS, c config.Config, log *slog.Logger) (*Server, error) {
+// Ground is what a node stands on; what is missing is the machine's.
+type Ground struct {
+	// FS lies below metadata and drives; the files that say who the node is and who root is stay on the real one.
+	FS vfs.FS
+	// Verbs stays open until the node is closed.
+	Verbs *native.Library
+}
+
+// NewOn is New on other ground.
+func NewOn(ctx context.Context, g Ground, c config.Config, log *slog.Logger) (*Server, error) {
+	if g.FS == nil {
+		g.FS = osfs.FS{}
+	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -125,7 +137,7 @@ func NewOn(ctx context.Context, fs vfs.FS, c config.Config, log *slog.Logger) (*
 		return nil, err
 	}
 	log = slog.New(requestid.NewHandler(log.Handler()))
-	s := &Server{config: c, log: log, fs: fs, registry: prometheus.NewRegistry(),
+	s := &Server{config: c, log: log, fs: g.FS, library: g.Verbs, registry: prometheus.NewRegistry(),
 		ids: requestid.NewSource()}
 	steps := []struct {
 		name string

@@ -14,17 +14,20 @@ import (
 // adapter refuses: a node works without.
 func (s *Server) openVerbs(ledger *fabric.Ledger) (fabric.Fabric, error) {
 	r := s.config.RDMA
-	library, err := native.Open(native.Options{Path: r.VerbsLibrary})
-	if err != nil {
-		return s.verbsOff(err), nil
+	if s.library == nil {
+		library, err := native.Open(native.Options{Path: r.VerbsLibrary})
+		if err != nil {
+			return s.verbsOff(err), nil
+		}
+		s.onClose("verbs library", library.Close)
+		s.library = library
 	}
-	s.onClose("verbs library", library.Close)
 	scratch, err := s.arena.Share(verbs.ScratchShare).Alloc(context.Background())
 	if err != nil {
 		return nil, err
 	}
 	f, err := verbs.New(verbs.Options{
-		Ledger: ledger, Address: r.RCListen, Advertise: r.RCAdvertise, Library: library, Devices: r.Devices,
+		Ledger: ledger, Address: r.RCListen, Advertise: r.RCAdvertise, Library: s.library, Devices: r.Devices,
 		Networks: r.Networks(), Memory: s.arena.Memory(), Scratch: scratch, Logger: s.log,
 	})
 	if err == nil {

@@ -120,7 +120,7 @@ func startNode(t testing.TB) *node {
 func (n *node) open() {
 	n.t.Helper()
 	log := slog.New(slog.NewJSONHandler(n.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	s, err := server.NewOn(context.Background(), n.fs, n.config, log)
+	s, err := server.NewOn(context.Background(), server.Ground{FS: n.fs}, n.config, log)
 	if err != nil {
 		n.t.Fatal(err)
 	}

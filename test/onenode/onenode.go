@@ -17,18 +17,42 @@ import (
 	"github.com/penstock-store/penstock/client"
 	"github.com/penstock-store/penstock/internal/config"
 	"github.com/penstock-store/penstock/internal/server"
+	"github.com/penstock-store/penstock/native/fakeverbs"
 )
 
 // Node is a node that listens on ports of its own.
 type Node struct {
 	Endpoint    string
-	Metrics     string // URL; the node's own, not of the process
+	Adapters    *fakeverbs.NIC // of StartRC
+	Metrics     string         // URL; the node's own, not of the process
 	Credentials client.Credentials
 	Stop        func() // at the latest at the end of the test
 }
 
+// StartRC is Start with faked RDMA adapters, which the node and its clients share (client.Config.Verbs): fake0 and fake1.
+// Where they cannot be, the test is skipped.
+func StartRC(t testing.TB, o fakeverbs.Options, change ...func(*config.Config)) *Node {
+	t.Helper()
+	if len(o.Devices) == 0 {
+		o.Devices = []fakeverbs.Device{{}, {}}
+	}
+	nic := fakeverbs.New(t, o)
+	here := func(c *config.Config) { c.RDMA.ClientNetworks = []string{fakeNetwork} }
+	n := start(t, server.Ground{Verbs: nic.Library()}, append([]func(*config.Config){here}, change...))
+	n.Adapters = nic
+	return n
+}
+
+// fakeNetwork is where faked adapters have their addresses.
+const fakeNetwork = "10.99.0.0/16"
+
 // Start runs a node with few buffers and short segments, on a directory that goes with the test.
 func Start(t testing.TB, change ...func(*config.Config)) *Node {
+	t.Helper()
+	return start(t, server.Ground{}, change)
+}
+
+func start(t testing.TB, g server.Ground, change []func(*config.Config)) *Node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pn") // t.TempDir is too long a path for a Unix socket
 	if err != nil {
@@ -53,7 +77,7 @@ func Start(t testing.TB, change ...func(*config.Config)) *Node {
 		f(&cfg)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := server.New(ctx, cfg, slog.New(slog.DiscardHandler))
+	s, err := server.NewOn(ctx, g, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		cancel()
 		t.Fatal(err)

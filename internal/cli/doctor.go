@@ -67,7 +67,8 @@ func (a *app) doctorCommand() *cobra.Command {
 // machineChecks looks at this machine.
 func machineChecks(m rail.Machine) []check {
 	checks := []check{kernelCheck(m), memfdCheck(), found("tcp", "works wherever HTTP does"), hostCheck()}
-	checks = append(checks, checkOf(rail.MemlockCheck(m, config.Default().Arena.Bytes())), hugePagesCheck(m))
+	memlock := rail.MemlockCheck(m, config.Default().Arena.Bytes()+rail.ProbeBytes)
+	checks = append(checks, checkOf(memlock), hugePagesCheck(m))
 	for _, c := range rail.KernelChecks(m) {
 		checks = append(checks, checkOf(c))
 	}

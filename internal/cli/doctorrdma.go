@@ -168,7 +168,7 @@ func (d rdmaDoctor) run(ctx context.Context) error {
 	defer library.Close()
 	devices, err := rail.Look(library)
 	if err != nil {
-		return err
+		return d.off(err.Error())
 	}
 	drivers := rail.DriverCheck(d.machine, devices)
 	if err := d.checks(drivers); err != nil {
@@ -180,9 +180,13 @@ func (d rdmaDoctor) run(ctx context.Context) error {
 	return d.rails(ctx, library, devices)
 }
 
+func (d rdmaDoctor) memlock(rails int) rail.Check {
+	return rail.MemlockCheck(d.machine, d.need*uint64(rails)+rail.ProbeBytes)
+}
+
 // off ends where there is no device to look at.
 func (d rdmaDoctor) off(why string) error {
-	if err := d.checks(rail.MemlockCheck(d.machine, d.need)); err != nil {
+	if err := d.checks(d.memlock(1)); err != nil {
 		return err
 	}
 	return d.result(nil, 0, why)
@@ -197,7 +201,7 @@ func (d rdmaDoctor) rails(ctx context.Context, library *native.Library, devices 
 		return err
 	}
 	checks := rail.RailChecks(d.machine, rails, skipped)
-	checks = append(checks, rail.MemlockCheck(d.machine, d.need*uint64(max(1, len(rails)))))
+	checks = append(checks, d.memlock(max(1, len(rails))))
 	if err := d.checks(checks...); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func twoRails(t *testing.T) (*fakeverbs.NIC, rdmaDoctor) {
 		need: 1 << 20, size: 4096, budget: time.Millisecond,
 		open: func() (*native.Library, error) { return nic.Library(), nil },
 		machine: fakeMachine{
-			limit: 2 << 20,
+			limit: 7 << 20,
 			files: map[string]string{"/sys/class/net/eth0/mtu": "9000", "/sys/class/net/eth1/mtu": "1500"},
 			globs: map[string][]string{
 				"/sys/class/infiniband/*":     {"/sys/class/infiniband/mlx5_0", "/sys/class/infiniband/mlx5_1"},
@@ -128,7 +128,7 @@ func TestDoctorRDMAExitCodes(t *testing.T) {
 		"no permission": {rules: []fakeverbs.Rule{closed}, code: ExitFailure,
 			says: []string{"does not open", "access to /dev/infiniband", "no port of this machine is a rail"}},
 		"unknown device": {devices: []string{"mlx5_7"}, code: ExitUsage, says: []string{"mlx5_0, mlx5_1"}},
-		"unknown port":   {devices: []string{"mlx5_0/2"}, code: ExitUsage, says: []string{"mlx5_0 has 1 port"}},
+		"unknown port":   {devices: []string{"mlx5_0/2"}, code: ExitUsage, says: []string{"the device has mlx5_0/1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := func(asJSON bool) outcome {
@@ -160,14 +160,15 @@ func TestDoctorRDMAExitCodes(t *testing.T) {
 	}
 }
 
-// TestDoctorRDMACountsLockedMemoryForEachRail: a node registers its arena with each.
+// TestDoctorRDMACountsLockedMemoryForEachRail: a node registers its arena with each, and needs 4 MiB to
+// probe one.
 func TestDoctorRDMACountsLockedMemoryForEachRail(t *testing.T) {
 	for _, c := range []struct {
 		devices []string
 		limit   uint64
 		want    string
 	}{
-		{nil, 2 << 20, "ok"}, {nil, 2<<20 - 1, "no"}, {[]string{"mlx5_0"}, 1 << 20, "ok"}, {nil, unix.RLIM_INFINITY, "ok"},
+		{nil, 6 << 20, "ok"}, {nil, 6<<20 - 1, "no"}, {[]string{"mlx5_0"}, 5 << 20, "ok"}, {nil, unix.RLIM_INFINITY, "ok"},
 	} {
 		_, d := twoRails(t)
 		m := d.machine.(fakeMachine)
@@ -176,6 +177,19 @@ func TestDoctorRDMACountsLockedMemoryForEachRail(t *testing.T) {
 		if got := lines(t, examine(t, d, true))["check memlock"]; got["status"] != c.want {
 			t.Errorf("limit %d for %v: %v, want %s", c.limit, c.devices, got, c.want)
 		}
+	}
+}
+
+// TestDoctorRDMASaysThatTheLibraryFails has a library that lists nothing any more.
+func TestDoctorRDMASaysThatTheLibraryFails(t *testing.T) {
+	nic, d := twoRails(t)
+	if err := nic.Library().Close(); err != nil {
+		t.Fatal(err)
+	}
+	o := examine(t, d, false)
+	if o.code != ExitFailure || o.stderr != "" ||
+		!strings.Contains(o.stdout, "rdma off           rail: devices: native: closed") {
+		t.Errorf("%+v", o)
 	}
 }
 

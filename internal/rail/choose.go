@@ -105,7 +105,11 @@ func known(devices []Device, name string) error {
 	}
 	d := devices[i]
 	if d.Err == nil && !slices.ContainsFunc(d.Ports, func(p native.PortInfo) bool { return p.Number == port }) {
-		return fmt.Errorf("%w %q: %s has %d ports", ErrUnknown, name, device, len(d.Ports))
+		var ports []string
+		for _, p := range d.Ports {
+			ports = append(ports, portName(device, p.Number))
+		}
+		return fmt.Errorf("%w %q: the device has %s", ErrUnknown, name, strings.Join(ports, ", "))
 	}
 	return nil
 }

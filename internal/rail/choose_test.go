@@ -148,11 +148,11 @@ func TestRailsSayWhatIsNotThere(t *testing.T) {
 	for name, want := range map[string]string{
 		"mlx5_2":    "mlx5_0, mlx5_1",
 		"":          "mlx5_0, mlx5_1",
-		"mlx5_0/2":  "1 ports",
+		"mlx5_0/2":  "the device has mlx5_0/1",
 		"mlx5_0/x":  "as in mlx5_0/1",
 		"mlx5_0/":   "as in mlx5_0/1",
 		"mlx5_0/01": "as in mlx5_0/1",
-		"mlx5_0/0":  "1 ports",
+		"mlx5_0/0":  "the device has mlx5_0/1",
 	} {
 		rails, skipped, err := Rails(devices, Options{Devices: []string{"mlx5_1", name}})
 		if !errors.Is(err, ErrUnknown) || !strings.Contains(fmt.Sprint(err), want) || rails != nil || skipped != nil {

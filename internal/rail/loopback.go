@@ -31,6 +31,7 @@ type LoopbackOptions struct {
 const (
 	DefaultLoopbackSize = 1 << 20
 	MaxLoopbackSize     = 64 << 20 // three buffers of it are pinned
+	ProbeBytes          = 4 << 20  // what one of the default size pins, rounded up
 	// LoopbackTime ends a loopback when the caller's context does not: an adapter gives a silent peer up within 2 s, and
 	// emulated ones are slow.
 	LoopbackTime = 20 * time.Second

@@ -193,3 +193,27 @@ func TestRealGuests(t *testing.T) {
 		})
 	}
 }
+
+// TestTelling: of a failed step's output, what failed is shown, not what passed before and after it.
+func TestTelling(t *testing.T) {
+	var passed, goroutines strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&passed, "=== RUN   TestGood%d\n    --- PASS: TestGood%d (0.00s)\n", i, i)
+		fmt.Fprintf(&goroutines, "goroutine %d\n", i)
+	}
+	for _, c := range []struct{ name, text, want, without string }{
+		{"a failed test", "=== RUN   TestBad\n    bad.go:1: words\n--- FAIL: TestBad (0.00s)\n" + passed.String() + "FAIL",
+			"    bad.go:1: words\n--- FAIL: TestBad (0.00s)\nFAIL", "TestGood"},
+		{"a panic", passed.String() + "panic: test timed out\n\trunning tests:\n\t\tTestBad\n" + goroutines.String(),
+			"panic: test timed out\n\trunning tests:\n\t\tTestBad\ngoroutine 0\n", "goroutine 99"},
+		{"much", strings.Repeat("first\n", tailLines) + "last", "last", ""},
+	} {
+		got := strings.Join(telling(strings.Split(c.text, "\n")), "\n")
+		if !strings.Contains(got, c.want) || c.without != "" && strings.Contains(got, c.without) {
+			t.Errorf("%s: shown %q", c.name, got)
+		}
+		if n := strings.Count(got, "\n") + 1; n > tailLines {
+			t.Errorf("%s: %d lines", c.name, n)
+		}
+	}
+}

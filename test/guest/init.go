@@ -213,6 +213,9 @@ func tool(name string, args ...string) error {
 	return nil
 }
 
+// cardNoise is said whenever someone asks for the port of a virtual network card.
+const cardNoise = "speed is unknown, defaulting to"
+
 // copyKernelLog copies the kernel's messages until the guest ends.
 func copyKernelLog(to io.Writer) {
 	from, err := os.Open("/dev/kmsg")
@@ -230,7 +233,7 @@ func copyKernelLog(to io.Writer) {
 			return
 		}
 		// priority,sequence,microseconds,flags;message
-		if head, message, ok := strings.Cut(line, ";"); ok {
+		if head, message, ok := strings.Cut(line, ";"); ok && !strings.Contains(message, cardNoise) {
 			fields := strings.Split(head, ",")
 			_, _ = fmt.Fprintf(to, "%s %s", fields[min(2, len(fields)-1)], message)
 		}

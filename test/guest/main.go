@@ -76,7 +76,8 @@ func main() {
 	flag.StringVar(&h.link, "link", "", "with -host: the network device of a rail that tests may take down")
 	flag.BoolVar(&h.list, "list", false, "print the names of the steps and end")
 	flag.BoolVar(&h.verbose, "v", false, "print the whole output of every step")
-	flag.StringVar(&h.results, "results", "", "keep the output of the steps and the kernel's messages here")
+	flag.StringVar(&h.results, "results", "", "keep the output of the steps and the kernel's messages here; without it, "+
+		"only those of a failed run are kept, in the cache")
 	flag.StringVar(&h.scratch, "scratch", "", "with -host: where nodes keep data; the file system must take O_DIRECT")
 	flag.StringVar(&h.cache, "cache", ".cache/guest", "directory of the unpacked kernel")
 	flag.BoolVar(&h.KVM, "kvm", false, "let the guest use this machine's processor, where nested virtualisation works")
@@ -165,6 +166,15 @@ func (h *harness) run(ctx context.Context) (err error) {
 	if err := os.MkdirAll(h.resultsDir(), 0o755); err != nil {
 		return fmt.Errorf("guest: make results: %w", err)
 	}
+	err = h.judge(ctx, p)
+	if err != nil && h.results == "" {
+		err = errors.Join(err, h.keepResults())
+	}
+	return err
+}
+
+// judge runs the program and says whether it passed.
+func (h *harness) judge(ctx context.Context, p program) error {
 	v := &verdict{harness: h, program: p, began: time.Now()}
 	if h.host {
 		p.run(ctx, v.see)
@@ -177,6 +187,19 @@ func (h *harness) run(ctx context.Context) (err error) {
 	v.began = time.Now()
 	w := watcher{program: p, boot: bootLimit, slack: slack, seen: v.see}
 	return v.judge(w.watch(ctx, command, os.Stderr))
+}
+
+// keepResults leaves the output of a failed run in the cache.
+func (h *harness) keepResults() error {
+	kept, err := os.MkdirTemp(h.cache, "failed-")
+	if err != nil {
+		return fmt.Errorf("guest: keep results: %w", err)
+	}
+	if err := os.CopyFS(kept, os.DirFS(h.resultsDir())); err != nil {
+		return fmt.Errorf("guest: keep results: %w", err)
+	}
+	h.printf("whole output in %s\n", kept)
+	return nil
 }
 
 func hasDevice() bool {

@@ -43,7 +43,7 @@ func (m machine) qemu(k kernel, initramfs, disk, results string) []string {
 		"-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(m.CPUs), "-m", strconv.Itoa(m.MemoryMB),
 		"-kernel", k.image, "-initrd", initramfs, "-append", kernelArguments,
 		"-serial", "file:" + filepath.Join(results, consoleLog), "-serial", "stdio",
-		"-netdev", "user,id=card,restrict=on", "-device", "virtio-net-pci,netdev=card,romfile=",
+		"-netdev", "user,id=card,restrict=on,ipv6=off", "-device", "virtio-net-pci,netdev=card,romfile=",
 		"-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
 		"-device", "virtio-9p-pci,fsdev=host,mount_tag=" + hostTag,
 		"-fsdev", "local,id=results,path=" + results + ",security_model=none,multidevs=remap",

@@ -66,7 +66,8 @@ func (a *app) doctorRDMACommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringSliceVar(&devices, "device", nil, "device or device/port, as mlx5_0 or mlx5_0/1; default: all")
 	f.StringVar(&path, "library", "", "path of libibverbs, as rdma.verbs_library; empty: the system's")
-	f.StringVar(&size, "size", "1MiB", "bytes of one operation of the timed runs, at most 64MiB")
+	f.StringVar(&size, "size", config.Bytes(rail.DefaultLoopbackSize).String(),
+		"bytes of one operation of the timed runs, at most "+config.Bytes(rail.MaxLoopbackSize).String())
 	return cmd
 }
 

@@ -33,14 +33,14 @@ type Check struct {
 
 // Names of checks.
 const (
-	CheckDevices   = "verbs devices" // what the kernel has
-	CheckAccess    = "verbs access"  // device files
-	CheckLibrary   = "libibverbs"
-	CheckDrivers   = "verbs drivers" // of the library, for the kernel's devices
-	CheckMemlock   = "memlock"
-	CheckPorts     = "rail ports"
-	CheckAddresses = "rail addresses"
-	CheckMTU       = "rail mtu"
+	checkDevices   = "verbs devices" // what the kernel has
+	checkAccess    = "verbs access"  // device files
+	checkLibrary   = "libibverbs"
+	checkDrivers   = "verbs drivers" // of the library, for the kernel's devices
+	checkMemlock   = "memlock"
+	checkPorts     = "rail ports"
+	checkAddresses = "rail addresses"
+	checkMTU       = "rail mtu"
 )
 
 // What to do, where more than one thing asks for it.
@@ -56,9 +56,9 @@ const (
 // KernelChecks look at what the kernel offers. Nothing is loaded or opened.
 func KernelChecks(m Machine) []Check {
 	devices, files := kernelDevices(m), m.Glob("/dev/infiniband/uverbs*")
-	check := Check{Name: CheckDevices, State: OK, Detail: strings.Join(devices, ", ")}
+	check := Check{Name: checkDevices, State: OK, Detail: strings.Join(devices, ", ")}
 	if len(devices) == 0 {
-		check = Check{CheckDevices, No, "no RDMA device: no NIC with a driver, and no soft-RoCE link", remedyDevice}
+		check = Check{checkDevices, No, "no RDMA device: no NIC with a driver, and no soft-RoCE link", remedyDevice}
 	}
 	return []Check{check, accessCheck(m, files)}
 }
@@ -77,41 +77,41 @@ func accessCheck(m Machine, files []string) Check {
 	loaded := len(m.Glob("/sys/class/infiniband_verbs"))+len(m.Glob("/sys/module/ib_uverbs")) > 0
 	switch {
 	case len(files) == 0 && !loaded:
-		return Check{CheckAccess, No, "no /dev/infiniband/uverbs*: kernel module ib_uverbs is not loaded",
+		return Check{checkAccess, No, "no /dev/infiniband/uverbs*: kernel module ib_uverbs is not loaded",
 			"modprobe ib_uverbs"}
 	case len(files) == 0 && len(m.Glob("/sys/class/infiniband_verbs/uverbs*")) == 0:
-		return Check{CheckAccess, No, "no /dev/infiniband/uverbs*: ib_uverbs is loaded and has no device", remedyDevice}
+		return Check{checkAccess, No, "no /dev/infiniband/uverbs*: ib_uverbs is loaded and has no device", remedyDevice}
 	case len(files) == 0:
-		return Check{CheckAccess, No, "no /dev/infiniband/uverbs*: ib_uverbs is loaded, its files are not visible here",
+		return Check{checkAccess, No, "no /dev/infiniband/uverbs*: ib_uverbs is loaded, its files are not visible here",
 			"in a container, pass the devices: --device=/dev/infiniband; else start udev, or make them as " +
 				"/sys/class/infiniband_verbs/uverbs*/dev say"}
 	}
 	for _, f := range files {
 		if err := m.Writable(f); err != nil {
-			return Check{CheckAccess, No, fmt.Sprintf("%s: %v", f, err), remedyAccess}
+			return Check{checkAccess, No, fmt.Sprintf("%s: %v", f, err), remedyAccess}
 		}
 	}
-	return Check{Name: CheckAccess, State: OK, Detail: strings.Join(files, ", ")}
+	return Check{Name: checkAccess, State: OK, Detail: strings.Join(files, ", ")}
 }
 
 // LibraryCheck says how native.Open ended.
 func LibraryCheck(err error) Check {
 	if err == nil {
-		return Check{Name: CheckLibrary, State: OK, Detail: "opens"}
+		return Check{Name: checkLibrary, State: OK, Detail: "opens"}
 	}
 	var off *native.UnavailableError
 	if !errors.As(err, &off) {
-		return Check{CheckLibrary, No, err.Error(), ""}
+		return Check{checkLibrary, No, err.Error(), ""}
 	}
-	detail, remedy := Explain(off.Reason)
+	detail, remedy := explain(off.Reason)
 	if off.Detail != "" {
 		detail += " (" + off.Detail + ")"
 	}
-	return Check{CheckLibrary, No, off.Reason + ": " + detail, remedy}
+	return Check{checkLibrary, No, off.Reason + ": " + detail, remedy}
 }
 
-// Explain says a reason of native.UnavailableError in words, and what to do about it.
-func Explain(reason string) (words, remedy string) {
+// explain says a reason of native.UnavailableError in words, and what to do about it.
+func explain(reason string) (words, remedy string) {
 	switch reason {
 	case native.ReasonNoCgo:
 		return "this program was built without cgo", "build it where a C compiler and the headers of libibverbs " +
@@ -141,17 +141,17 @@ func DriverCheck(m Machine, devices []Device) Check {
 	}
 	for _, d := range devices {
 		if d.Err != nil {
-			return Check{CheckDrivers, No, d.Name + " " + notOpen(d.Err), ""}
+			return Check{checkDrivers, No, d.Name + " " + notOpen(d.Err), ""}
 		}
 	}
 	switch {
 	case len(lost) > 0:
-		return Check{CheckDrivers, No, "libibverbs has no driver for " + strings.Join(lost, ", ") +
-			", or may not open it", "install ibverbs-providers (or rdma-core), and see " + CheckAccess}
+		return Check{checkDrivers, No, "libibverbs has no driver for " + strings.Join(lost, ", ") +
+			", or may not open it", "install ibverbs-providers (or rdma-core), and see " + checkAccess}
 	case len(names) == 0:
-		return Check{CheckDrivers, No, native.ReasonNoDevice + ": libibverbs knows no device", "see " + CheckDevices}
+		return Check{checkDrivers, No, native.ReasonNoDevice + ": libibverbs knows no device", "see " + checkDevices}
 	}
-	return Check{Name: CheckDrivers, State: OK, Detail: strings.Join(names, ", ")}
+	return Check{Name: checkDrivers, State: OK, Detail: strings.Join(names, ", ")}
 }
 
 // RailChecks look at ports, addresses and MTUs.
@@ -174,19 +174,19 @@ func portCheck(rails []Rail, skipped []Skipped) Check {
 	}
 	switch {
 	case len(rails) == 0 && len(skipped) == 0:
-		return Check{CheckPorts, No, "no port", remedyDevice}
+		return Check{checkPorts, No, "no port", remedyDevice}
 	case len(rails) == 0:
-		return Check{CheckPorts, No, "no port can be used: " + skipped[0].Name + " " + skipped[0].Reason, ""}
+		return Check{checkPorts, No, "no port can be used: " + skipped[0].Name + " " + skipped[0].Reason, ""}
 	case len(up) == 0:
-		return Check{CheckPorts, No, "down: " + strings.Join(down, ", "), remedyPort}
+		return Check{checkPorts, No, "down: " + strings.Join(down, ", "), remedyPort}
 	case len(down) > 0:
-		return Check{CheckPorts, OK, "up: " + strings.Join(up, ", ") + "; down: " + strings.Join(down, ", "), remedyPort}
+		return Check{checkPorts, OK, "up: " + strings.Join(up, ", ") + "; down: " + strings.Join(down, ", "), remedyPort}
 	}
-	return Check{Name: CheckPorts, State: OK, Detail: "up: " + strings.Join(up, ", ")}
+	return Check{Name: checkPorts, State: OK, Detail: "up: " + strings.Join(up, ", ")}
 }
 
 func addressCheck(rails []Rail) Check {
-	check := Check{Name: CheckAddresses, State: OK}
+	check := Check{Name: checkAddresses, State: OK}
 	var list []string
 	for _, r := range rails {
 		a := r.Address()
@@ -209,7 +209,7 @@ func addressCheck(rails []Rail) Check {
 const roceOverhead = 96
 
 func mtuCheck(m Machine, rails []Rail) Check {
-	check := Check{Name: CheckMTU, State: OK}
+	check := Check{Name: checkMTU, State: OK}
 	var list []string
 	for _, r := range rails {
 		text := fmt.Sprintf("%s %d", r.Name(), r.MTU)
@@ -232,17 +232,17 @@ func MemlockCheck(m Machine, need uint64) Check {
 	limit, err := m.Memlock()
 	switch {
 	case err != nil:
-		return Check{CheckMemlock, Unknown, err.Error(), ""}
+		return Check{checkMemlock, Unknown, err.Error(), ""}
 	case limit == unix.RLIM_INFINITY:
-		return Check{Name: CheckMemlock, State: OK, Detail: "unlimited"}
+		return Check{Name: checkMemlock, State: OK, Detail: "unlimited"}
 	case privileged(m):
-		return Check{Name: CheckMemlock, State: OK, Detail: fmt.Sprintf("limit %s, which this process may exceed "+
+		return Check{Name: checkMemlock, State: OK, Detail: fmt.Sprintf("limit %s, which this process may exceed "+
 			"(CAP_IPC_LOCK)", mebibytes(limit))}
 	case limit < need:
-		return Check{CheckMemlock, No, fmt.Sprintf("%s may be locked, %s are needed", mebibytes(limit), mebibytes(need)),
+		return Check{checkMemlock, No, fmt.Sprintf("%s may be locked, %s are needed", mebibytes(limit), mebibytes(need)),
 			remedyMemlock}
 	}
-	return Check{Name: CheckMemlock, State: OK, Detail: fmt.Sprintf("%s may be locked, %s are needed", mebibytes(limit),
+	return Check{Name: checkMemlock, State: OK, Detail: fmt.Sprintf("%s may be locked, %s are needed", mebibytes(limit),
 		mebibytes(need))}
 }
 

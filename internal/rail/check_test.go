@@ -111,7 +111,7 @@ func TestLibraryCheckHasARemedyForEachReason(t *testing.T) {
 			t.Errorf("%s: %+v", reason, c)
 		}
 	}
-	if words, remedy := Explain("other"); words != "other" || remedy != "" {
+	if words, remedy := explain("other"); words != "other" || remedy != "" {
 		t.Errorf("an unknown reason: %q %q", words, remedy)
 	}
 }
@@ -121,7 +121,7 @@ func TestDriverCheckComparesKernelAndLibrary(t *testing.T) {
 	mlx, rxe := device("mlx5_0", ethernet()), device("rxe0", ethernet())
 	expect(t, "both", DriverCheck(m, []Device{mlx, rxe}), OK, "mlx5_0, rxe0", "")
 	expect(t, "one lost", DriverCheck(m, []Device{rxe}), No, "no driver for mlx5_0,", "ibverbs-providers")
-	expect(t, "none", DriverCheck(tree(), nil), No, "no device", CheckDevices)
+	expect(t, "none", DriverCheck(tree(), nil), No, "no device", checkDevices)
 	mlx.Err = &native.CallError{Call: "ibv_open_device", Errno: int(syscall.EACCES)}
 	expect(t, "closed", DriverCheck(m, []Device{mlx, rxe}), No, "mlx5_0 does not open", "")
 }
@@ -148,17 +148,17 @@ func TestRailChecks(t *testing.T) {
 		}
 		return Check{}
 	}
-	expect(t, "none", find(CheckPorts, nil), No, "no port", "driver")
-	expect(t, "skipped", find(CheckPorts, nil, Skipped{"rxe0/1", "has no address: do x"}), No,
+	expect(t, "none", find(checkPorts, nil), No, "no port", "driver")
+	expect(t, "skipped", find(checkPorts, nil, Skipped{"rxe0/1", "has no address: do x"}), No,
 		"rxe0/1 has no address: do x", "")
-	expect(t, "up", find(CheckPorts, []Rail{up}), OK, "up: rxe0/1", "")
-	expect(t, "down", find(CheckPorts, []Rail{down}), No, "down: rxe1/1", "ip link set")
-	expect(t, "both", find(CheckPorts, []Rail{up, down}), OK, "up: rxe0/1; down: rxe1/1", "cable")
-	expect(t, "address", find(CheckAddresses, []Rail{up, ib}), OK, "rxe0/1 10.0.0.1, mlx5_0/1 LID 9", "")
-	expect(t, "link-local", find(CheckAddresses, []Rail{local}), OK, "fe80::1", "give eth0 an IPv4 address")
-	expect(t, "loopback", find(CheckAddresses, []Rail{only}), OK, "127.0.0.1", "this host only")
-	expect(t, "mtu", find(CheckMTU, []Rail{up}), OK, "rxe0/1 1024 (eth0 has 1500)", "4192 or more on eth0")
-	expect(t, "jumbo", find(CheckMTU, []Rail{jumbo, ib}), OK, "rxe0/1 4096, mlx5_0/1 4096", "")
+	expect(t, "up", find(checkPorts, []Rail{up}), OK, "up: rxe0/1", "")
+	expect(t, "down", find(checkPorts, []Rail{down}), No, "down: rxe1/1", "ip link set")
+	expect(t, "both", find(checkPorts, []Rail{up, down}), OK, "up: rxe0/1; down: rxe1/1", "cable")
+	expect(t, "address", find(checkAddresses, []Rail{up, ib}), OK, "rxe0/1 10.0.0.1, mlx5_0/1 LID 9", "")
+	expect(t, "link-local", find(checkAddresses, []Rail{local}), OK, "fe80::1", "give eth0 an IPv4 address")
+	expect(t, "loopback", find(checkAddresses, []Rail{only}), OK, "127.0.0.1", "this host only")
+	expect(t, "mtu", find(checkMTU, []Rail{up}), OK, "rxe0/1 1024 (eth0 has 1500)", "4192 or more on eth0")
+	expect(t, "jumbo", find(checkMTU, []Rail{jumbo, ib}), OK, "rxe0/1 4096, mlx5_0/1 4096", "")
 }
 
 func TestMemlockCheck(t *testing.T) {

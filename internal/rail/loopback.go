@@ -32,9 +32,9 @@ const (
 	DefaultLoopbackSize = 1 << 20
 	MaxLoopbackSize     = 64 << 20 // three buffers of it are pinned
 	ProbeBytes          = 4 << 20  // what one of the default size pins, rounded up
-	// LoopbackTime ends a loopback when the caller's context does not: an adapter gives a silent peer up within 2 s, and
+	// loopbackTime ends a loopback when the caller's context does not: an adapter gives a silent peer up within 2 s, and
 	// emulated ones are slow.
-	LoopbackTime = 20 * time.Second
+	loopbackTime = 20 * time.Second
 
 	loopbackDepth = 8 // operations of a timed run under way: enough to hide the way to the adapter and back
 	guardBytes    = 64
@@ -198,7 +198,7 @@ func (o LoopbackOptions) withDefaults(r Rail) LoopbackOptions {
 // Errors: *LoopbackError.
 func Loopback(ctx context.Context, d *native.Device, r Rail, o LoopbackOptions) (Report, error) {
 	o = o.withDefaults(r)
-	ctx, cancel := context.WithTimeout(ctx, LoopbackTime)
+	ctx, cancel := context.WithTimeout(ctx, loopbackTime)
 	defer cancel()
 	l := &loop{device: d, rail: r, options: o}
 	report, err := l.run(ctx)

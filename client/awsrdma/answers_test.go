@@ -132,7 +132,7 @@ func TestNoAnswerIsTakenForWhatItIsNot(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	all = all[:map[bool]int{true: 200, false: 800}[testing.Short()]]
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		c := n.client(path, func(c *client.Config) { c.Endpoint = p.URL })
 		s := awsrdma.New(c, awsrdma.Options{MinBytes: -1, PoolBytes: 4 << 20, MaxBytes: 1 << 20})
 		o := n.options(p.URL)

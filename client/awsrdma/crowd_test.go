@@ -81,7 +81,7 @@ func TestReplacedUnderADownload(t *testing.T) {
 	p := n.proxy(t)
 	const span, size = 1 << 20, 4 << 20
 	first, second := randomBytes(1, size), randomBytes(2, size)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		s := awsrdma.New(n.client(path, func(c *client.Config) { c.Endpoint = p.URL }), awsrdma.Options{})
 		svc := s3.New(n.options(p.URL), awsrdma.Enable(s))
 		store := func(want []byte) {
@@ -128,7 +128,7 @@ func TestCrowd(t *testing.T) {
 	if testing.Short() {
 		goroutines, rounds = 16, 3
 	}
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		c := n.client(path, func(c *client.Config) { c.Endpoint = p.URL })
 		s := awsrdma.New(c, awsrdma.Options{PoolBytes: 24 << 20, MaxBytes: 4 << 20, PoolWait: 5 * time.Millisecond})
 		svc := s3.New(n.options(p.URL), awsrdma.Enable(s), quick)

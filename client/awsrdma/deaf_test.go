@@ -45,7 +45,7 @@ func TestLateRequestsOfAnyHTTPClient(t *testing.T) {
 	n := startNode(t)
 	p := n.proxy(t)
 	want := randomBytes(1, 1<<20)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		c := n.client(path, func(c *client.Config) { c.Endpoint = p.URL })
 		s := awsrdma.New(c, awsrdma.Options{Strict: true})
 		o := n.options(p.URL)

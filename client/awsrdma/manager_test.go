@@ -28,7 +28,7 @@ func aroundParts() []int {
 }
 
 func TestTransferManager(t *testing.T) {
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		t.Run(path, func(t *testing.T) {
 			n := startNode(t)
 			svc := s3.New(n.options(n.endpoint), awsrdma.Enable(n.session(path, awsrdma.Options{Strict: true})))
@@ -62,7 +62,7 @@ func TestTransferManager(t *testing.T) {
 }
 
 func TestOlderManager(t *testing.T) {
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		t.Run(path, func(t *testing.T) {
 			n := startNode(t)
 			svc := s3.New(n.options(n.endpoint), awsrdma.Enable(n.session(path, awsrdma.Options{Strict: true})))

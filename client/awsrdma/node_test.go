@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,6 +29,8 @@ import (
 	"github.com/penstock-store/penstock/client"
 	"github.com/penstock-store/penstock/client/awsrdma"
 	"github.com/penstock-store/penstock/internal/config"
+	"github.com/penstock-store/penstock/native"
+	"github.com/penstock-store/penstock/native/fakeverbs"
 	"github.com/penstock-store/penstock/test/onenode"
 )
 
@@ -89,18 +92,45 @@ type node struct {
 	creds    client.Credentials
 	read     int64 // payload that the test itself read over HTTP
 	stop     func()
+	adapters *fakeverbs.NIC // faked ones, of node and clients; nil: the machine's
 }
+
+func moreBuffers(c *config.Config) { c.Arena.FabricBuffers, c.Arena.HTTPBuffers = 32, 32 }
 
 func startNode(t testing.TB, change ...func(*config.Config)) *node {
 	t.Helper()
-	o := onenode.Start(t, append([]func(*config.Config){func(c *config.Config) {
-		c.Arena.FabricBuffers, c.Arena.HTTPBuffers = 32, 32
-	}}, change...)...)
-	n := &node{t: t, endpoint: o.Endpoint, metrics: o.Metrics, creds: o.Credentials, stop: o.Stop}
+	change = append([]func(*config.Config){moreBuffers}, change...)
+	if fakeverbs.Supported() {
+		return nodeOf(t, onenode.StartRC(t, fakeverbs.Options{}, change...))
+	}
+	return nodeOf(t, onenode.Start(t, change...))
+}
+
+// allFabrics are those of nodes by startNode: rc is among them where adapters can be faked.
+func allFabrics() []string {
+	if !fakeverbs.Supported() {
+		return fabrics
+	}
+	return append(slices.Clone(fabrics), client.PathRC)
+}
+
+func nodeOf(t testing.TB, o *onenode.Node) *node {
+	t.Helper()
+	n := &node{
+		t: t, endpoint: o.Endpoint, metrics: o.Metrics, creds: o.Credentials, stop: o.Stop, adapters: o.Adapters,
+	}
 	if _, err := n.plain().CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: aws.String("bkt")}); err != nil {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// library is that of the faked adapters; nil: there are none.
+func (n *node) library() *native.Library {
+	if n.adapters == nil {
+		return nil
+	}
+	return n.adapters.Library()
 }
 
 func withTLS(c *config.Config) {
@@ -146,6 +176,7 @@ func (n *node) session(path string, o awsrdma.Options, change ...func(*client.Co
 func (n *node) client(path string, change ...func(*client.Config)) *client.Client {
 	n.t.Helper()
 	cfg := client.Config{
+		Verbs:    n.library(),
 		Endpoint: n.endpoint, AWSRegion: "us-east-1", Credentials: n.creds, Fabric: client.Fabric(path),
 	}
 	for _, f := range change {

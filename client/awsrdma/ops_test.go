@@ -15,12 +15,13 @@ import (
 	"github.com/penstock-store/penstock/client/awsrdma"
 )
 
+// fabrics are those of every node.
 var fabrics = []string{client.PathSHM, client.PathTCP}
 
 // Every length goes up and down by each fabric, and comes down through a client without the option: the
 // oracle is the bytes themselves and the server's own counters.
 func TestEveryLength(t *testing.T) {
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		t.Run(path, func(t *testing.T) {
 			n := startNode(t)
 			s := n.session(path, awsrdma.Options{Strict: true})

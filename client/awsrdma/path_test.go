@@ -217,7 +217,7 @@ func TestGuessOfLengths(t *testing.T) {
 func TestLostSessionIsReplaced(t *testing.T) {
 	n := startNode(t)
 	p := n.proxy(t)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		s := awsrdma.New(n.client(path, func(c *client.Config) { c.Endpoint = p.URL }), awsrdma.Options{Strict: true})
 		svc := s3.New(n.options(p.URL), awsrdma.Enable(s))
 		lost := map[string]bool{}

@@ -247,7 +247,7 @@ func TestBrokenAnswersAreErrors(t *testing.T) {
 // Sixteen at a time, with a pool for five: all wait their turn, none goes over HTTP.
 func TestConcurrency(t *testing.T) {
 	n := startNode(t)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		s := n.session(path, awsrdma.Options{
 			Strict: true, PoolBytes: 10 << 20, MaxBytes: 2 << 20, PoolWait: time.Minute,
 		})

@@ -26,8 +26,9 @@ type benchOptions struct {
 	floors, ownNode, keep        bool
 }
 
-const benchHelp = `bench writes and reads objects over http, tcp, rc and shm (--paths), interleaved, and measures beside them
-the floors of the machine: pread into a memfd with CRC64NVME, O_DIRECT writes, loopback TCP, MD5 on one core.
+const benchHelp = `bench writes and reads objects over http, tcp, rc and shm (--paths), interleaved, and measures
+beside them the floors of the machine: pread into a memfd with CRC64NVME, O_DIRECT writes, loopback TCP,
+MD5 on one core.
 
 Without AWS_ENDPOINT_URL and --endpoint-url, or with --own-node, it starts a node of its own below --dir
 and removes it afterwards. Server CPU comes from --server-pid or --metrics-url, or from its own node.

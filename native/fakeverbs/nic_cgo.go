@@ -28,6 +28,9 @@ type NIC struct {
 // awaitLimit bounds every wait: far beyond what a loaded machine needs.
 const awaitLimit = 30 * time.Second
 
+// Supported tells whether New makes one, instead of skipping the test.
+func Supported() bool { return C.fk_supported() != 0 }
+
 // New makes an adapter for a test, or skips it where that cannot be. At the end of the test it must have no
 // violations and no open objects.
 func New(t testing.TB, o Options) *NIC {

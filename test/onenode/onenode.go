@@ -29,8 +29,8 @@ type Node struct {
 	Stop        func() // at the latest at the end of the test
 }
 
-// StartRC is Start with faked RDMA adapters, which the node and its clients share (client.Config.Verbs): fake0 and fake1.
-// Where they cannot be, the test is skipped.
+// StartRC is Start with faked RDMA adapters, which the node and its clients share (client.Config.Verbs): fake0 and
+// fake1. Where they cannot be, the test is skipped.
 func StartRC(t testing.TB, o fakeverbs.Options, change ...func(*config.Config)) *Node {
 	t.Helper()
 	if len(o.Devices) == 0 {

@@ -477,17 +477,21 @@ struct fk_rule *fk_match(struct fk_nic *nic, enum fk_point point, struct fk_devi
 	return NULL;
 }
 
+void fk_hold_call(struct fk_nic *nic, const struct fk_rule *rule)
+{
+	while (!rule->released)
+		pthread_cond_wait(&nic->change, &nic->mu);
+	nic->cur = time_now(nic);
+}
+
 int fk_call_rule(struct fk_nic *nic, enum fk_point point, struct fk_device *dev, uint32_t qpn)
 {
 	struct fk_rule *r = fk_match(nic, point, dev, qpn, 0);
 
 	if (!r)
 		return 0;
-	if (r->o.effect == FK_HOLD) {
-		while (!r->released)
-			pthread_cond_wait(&nic->change, &nic->mu);
-		nic->cur = time_now(nic);
-	}
+	if (r->o.effect == FK_HOLD)
+		fk_hold_call(nic, r);
 	return r->o.err;
 }
 

@@ -595,6 +595,11 @@ static int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_sen
 		fk_blame(nic, "post_send: queue pair is destroyed");
 		rc = EINVAL;
 	}
+	if (rule && rule->o.effect == FK_HOLD) {
+		fk_hold_call(nic, rule);
+		if (!rule->o.err)
+			rule = NULL;
+	}
 	if (rule) /* of a shorter chain the last one fails */
 		for (const struct ibv_send_wr *at = wr; at && taken <= rule->o.batch; at = at->next)
 			stop_at = taken++;

@@ -318,7 +318,7 @@ void fk_requester_response(struct fk_nic *nic, struct fk_qp *qp, struct fk_packe
 	bool whole = qp->linger || acknowledged(nic, qp, p->psn);
 	struct fk_work *w = qp->una < qp->tail ? work_at(qp, qp->una) : NULL;
 
-	if (!w || !w->started || !w->read)
+	if (!w || !w->started || !w->read || w->got == w->npsn) /* all of it: what lingers never ends */
 		return;
 	if (!whole || p->psn != fk_psn_add(w->psn, w->got)) {
 		if (qp->state != IBV_QPS_RTS)

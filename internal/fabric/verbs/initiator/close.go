@@ -62,14 +62,14 @@ func (r *Rail) settleAll() error {
 	return nil
 }
 
-// settleAgain tries once more to take back the queue pair of a path that is stuck.
+// settleAgain tries once more to take back the queue pair of a path whose own attempt has ended.
 func (p *Path) settleAgain() {
 	p.again.Lock()
 	defer p.again.Unlock()
 	select {
 	case <-p.settled:
 		return
-	case <-p.stuck:
+	default:
 	}
 	if p.takeBack() == nil {
 		p.rail.stuck.Add(-1)

@@ -9,8 +9,10 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/penstock-store/penstock/native"
+	"github.com/penstock-store/penstock/native/fakeverbs"
 )
 
 // TestWriteAndRead: bytes of odd lengths and offsets move both ways, and no others change.
@@ -70,7 +72,9 @@ func TestBatch(t *testing.T) {
 
 // TestPostBeyondDepth: what Post says was posted completes, in order, and nothing else moves.
 func TestPostBeyondDepth(t *testing.T) {
-	p := newPair(t, all)
+	l := openWith(t, fakeverbs.Options{Lenient: true, Poison: true, PacketTime: time.Microsecond})
+	d, port, gid := deviceOf(t, l)
+	p := newPairOn(t, d, port, gid, all)
 	const size = 4
 	works := make([]native.Work, 40*depth)
 	for i := range works {
@@ -79,18 +83,19 @@ func TestPostBeyondDepth(t *testing.T) {
 	}
 	fill(p.near.memory, 1)
 	n, err := p.near.qp.Post(works)
-	if err == nil || !errors.Is(err, native.ErrVerbs) || n == len(works) {
-		t.Skipf("the adapter took %d of %d at once, or was as fast: %v", n, len(works), err)
+	if err == nil && n == len(works) && onDevice() {
+		t.Skip("the adapter was as fast as the posts")
 	}
-	if n < depth {
-		t.Errorf("%d posted, less than the depth", n)
+	if !errors.Is(err, syscall.ENOMEM) || n < depth || n == len(works) {
+		t.Fatalf("%d of %d posted, depth %d: %v", n, len(works), depth, err)
 	}
 	for i := 0; i < n; i += depth / 2 {
 		p.near.want(uint64(i), native.StatusOK)
 	}
 	p.near.post(p.work(9999, native.OpRead, memoryBytes-8, 1))
 	p.near.want(9999, native.StatusOK)
-	wantBytes(t, "far", p.far.memory, merged(make([]byte, memoryBytes), p.near.memory, 0, n*size))
+	want := merged(make([]byte, memoryBytes), p.near.memory, 0, n*size)
+	wantBytes(t, "far", p.far.memory, want)
 }
 
 // TestRemoteAccess: the peer's adapter refuses what was not granted; not a byte changes, and the queue pair is dead
@@ -126,7 +131,9 @@ func TestRemoteAccess(t *testing.T) {
 				t.Fatalf("completion of %d with status %d", got.ID, got.Status)
 			}
 			p.near.want(2, native.StatusFlushed)
-			wantBytes(t, "near", p.near.memory, near)
+			if c.op == native.OpWrite { // what a READ leaves that failed is not defined
+				wantBytes(t, "near", p.near.memory, near)
+			}
 			wantBytes(t, "far", p.far.memory, far)
 			if state, err := p.near.qp.State(); err != nil || state != native.QPError {
 				t.Errorf("state %d %v", state, err)
@@ -187,7 +194,7 @@ func TestRetry(t *testing.T) {
 	p.connect(t)
 	fill(p.near.memory, 1)
 	p.far.change(native.QPError, p.far.qp.Fail())
-	p.near.post(p.work(1, native.OpWrite, 0, 100), p.work(2, native.OpRead, 0, 100))
+	p.near.post(p.work(1, native.OpWrite, 0, 100), p.work(2, native.OpRead, 200, 100))
 	p.near.want(1, native.StatusRetry)
 	p.near.want(2, native.StatusFlushed)
 	wantBytes(t, "far", p.far.memory, make([]byte, memoryBytes))

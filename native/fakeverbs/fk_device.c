@@ -372,6 +372,9 @@ void fk_set_gid(struct fk_nic *nic, int device, int index, const struct fk_gid *
 	struct fk_device *dev = nic->devices[device];
 
 	dev->o.gids[index] = *gid;
+	/* An entry of the table belongs to the port's network device, that of the first entry. */
+	if (gid->netdev[0])
+		memcpy(dev->o.gids[index].netdev, dev->o.gids[0].netdev, sizeof(gid->netdev));
 	port_event(nic, dev, IBV_EVENT_GID_CHANGE);
 	fk_leave(nic);
 }

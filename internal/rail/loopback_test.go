@@ -72,7 +72,7 @@ func TestLoopbackOptionsFitThePort(t *testing.T) {
 		{1 << 40, 1 << 31, MaxLoopbackSize},
 	} {
 		o := LoopbackOptions{Size: c.size, HopLimit: 1}.withDefaults(Rail{MaxMessage: c.max})
-		if o.Size != c.want || o.Timeout != 14 || o.Retries != 7 || o.HopLimit != 1 {
+		if o.Size != c.want || o.Timeout != 14 || o.Retries != 6 || o.HopLimit != 1 {
 			t.Errorf("size %d on a port with %d: %+v, want %d", c.size, c.max, o, c.want)
 		}
 		for _, l := range loopbackCases(Rail{MaxMessage: c.max}, o) {

@@ -9,25 +9,22 @@ import (
 	"github.com/penstock-store/penstock/native/fakeverbs"
 )
 
-// TestRemoteChecks: what the responder's keys do not allow is refused, both ends fail, what was posted behind is
-// flushed, and no byte changes.
-func TestRemoteChecks(t *testing.T) {
-	const qpAll = native.RemoteRead | native.RemoteWrite
-	for _, c := range []struct {
-		name    string
-		memory  native.Access
-		pair    native.Access
-		work    func(a, b *end) native.Work
-		expects native.Status
-	}{
+// remoteCheck is a work request that the responder refuses.
+type remoteCheck struct {
+	name    string
+	memory  native.Access
+	pair    native.Access
+	work    func(a, b *end) native.Work
+	expects native.Status
+}
+
+const qpAll = native.RemoteRead | native.RemoteWrite
+
+func remoteChecks() []remoteCheck {
+	return []remoteCheck{
 		{"forged key", all, qpAll, func(a, b *end) native.Work {
 			w := write(1, a, b, 5000)
 			w.RKey += 256
-			return w
-		}, native.StatusRemoteAccess},
-		{"local key", all, qpAll, func(a, b *end) native.Work {
-			w := write(1, a, b, 5000)
-			w.RKey = b.mr.LKey()
 			return w
 		}, native.StatusRemoteAccess},
 		{"beyond the end", all, qpAll, func(a, b *end) native.Work {
@@ -60,34 +57,56 @@ func TestRemoteChecks(t *testing.T) {
 			func(a, b *end) native.Work { return read(1, a, b, 1) }, native.StatusRemoteOther},
 		{"another domain's region", all, qpAll, func(a, b *end) native.Work {
 			w := write(1, a, b, 1)
-			other := newEnd(a.t, a.nic, endOptions{memAccess: all})
+			other := a.another(endOptions{memAccess: all})
 			w.Remote, w.RKey = other.mr.Addr(), other.mr.RKey()
 			return w
 		}, native.StatusRemoteAccess},
-	} {
+	}
+}
+
+// refused posts what is refused, and two behind it; both ends must fail, and no byte change.
+func refused(t *testing.T, a, b *end, c remoteCheck) {
+	t.Helper()
+	fill(a.mem, 1)
+	fill(b.mem, 2)
+	here, there := bytes.Clone(a.mem), bytes.Clone(b.mem)
+	bad, behind := c.work(a, b), write(2, a, b, 100)
+	behind.Signal = false
+	a.post(bad, behind, read(3, a, b, 100))
+	a.expect(a.wait(3), ended(1, c.expects), ended(2, native.StatusFlushed), ended(3, native.StatusFlushed))
+	a.state(native.QPError)
+	if !bytes.Equal(a.mem, here) || !bytes.Equal(b.mem, there) {
+		t.Error("memory changed")
+	}
+}
+
+// TestRemoteChecks: what the responder's keys do not allow is refused, both ends fail, what was posted behind is
+// flushed, and no byte changes.
+func TestRemoteChecks(t *testing.T) {
+	for _, c := range remoteChecks() {
 		t.Run(c.name, func(t *testing.T) {
 			nic := fakeverbs.New(t, fakeverbs.Options{})
 			a := newEnd(t, nic, endOptions{memAccess: native.LocalWrite})
 			b := newEnd(t, nic, endOptions{memAccess: c.memory, qpAccess: c.pair})
 			connect(a, b)
-			fill(a.mem, 1)
-			fill(b.mem, 2)
-			here, there := bytes.Clone(a.mem), bytes.Clone(b.mem)
-			bad, behind := c.work(a, b), write(2, a, b, 100)
-			behind.Signal = false
-			a.post(bad, behind, read(3, a, b, 100))
-			a.expect(a.wait(3), ended(1, c.expects), ended(2, native.StatusFlushed), ended(3, native.StatusFlushed))
-			a.state(native.QPError)
+			refused(t, a, b, c)
 			b.state(native.QPError)
 			if e, err := b.dev.NextEvent(t.Context()); err != nil || e.Type != native.EventQPFatal ||
 				e.QPN != b.qp.Number() {
 				t.Errorf("responder's event %+v %v", e, err)
 			}
-			if !bytes.Equal(a.mem, here) || !bytes.Equal(b.mem, there) {
-				t.Error("memory changed")
-			}
 		})
 	}
+}
+
+// TestLocalKey: the key for this end is none for peers. On some adapters both are the same.
+func TestLocalKey(t *testing.T) {
+	nic := fakeverbs.New(t, fakeverbs.Options{})
+	a, b := pair(t, nic)
+	w := write(1, a, b, 5000)
+	w.RKey = b.mr.LKey()
+	a.post(w)
+	a.expect(a.wait(1), ended(1, native.StatusRemoteAccess))
 }
 
 // TestZeroLength: no key is looked at when no byte moves (specification, 9.7.4.1).
@@ -101,13 +120,15 @@ func TestZeroLength(t *testing.T) {
 	a.expect(a.wait(2), ok(1), ok(2))
 }
 
-// TestLocalChecks: the requester's own key is checked before anything is sent.
-func TestLocalChecks(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		memory native.Access
-		work   func(a, b *end) native.Work
-	}{
+// localCheck is a work request that the requester's own adapter refuses.
+type localCheck struct {
+	name   string
+	memory native.Access
+	work   func(a, b *end) native.Work
+}
+
+func localChecks() []localCheck {
+	return []localCheck{
 		{"no key", native.LocalWrite, func(a, b *end) native.Work {
 			w := write(1, a, b, 1)
 			w.LKey++
@@ -124,12 +145,16 @@ func TestLocalChecks(t *testing.T) {
 			return w
 		}},
 		{"read into memory for reading", 0, func(a, b *end) native.Work { return read(1, a, b, 1) }},
-		{"message too long", native.LocalWrite, func(a, b *end) native.Work { return write(1, a, b, 32769) }},
-	} {
+	}
+}
+
+// TestLocalChecks: the requester's own key is checked before anything is sent.
+func TestLocalChecks(t *testing.T) {
+	for _, c := range append(localChecks(), localCheck{"message too long", native.LocalWrite, func(a, b *end) native.Work { return write(1, a, b, 32769) }}) {
 		t.Run(c.name, func(t *testing.T) {
 			nic := fakeverbs.New(t, fakeverbs.Options{Devices: []fakeverbs.Device{{MaxMessage: 32768}}})
 			a := newEnd(t, nic, endOptions{memAccess: c.memory})
-			b := newEnd(t, nic, endOptions{memAccess: all, qpAccess: native.RemoteRead | native.RemoteWrite})
+			b := newEnd(t, nic, endOptions{memAccess: all, qpAccess: qpAll})
 			connect(a, b)
 			there := bytes.Clone(b.mem)
 			a.post(c.work(a, b), write(2, a, b, 100))

@@ -122,8 +122,8 @@ type Effect int
 
 // Effects.
 const (
-	// Fail: a call returns Errno; AtPost the first Batch requests of the chain are taken, at most all but one. A work
-	// request ends with Status and Vendor, after the whole packets of Bytes have moved. A packet is lost.
+	// Fail: a call returns Errno; AtPost the first Batch requests of the chain are taken, at most all but one, or all with
+	// WholeBatch. A work request ends with Status and Vendor, after the whole packets of Bytes have moved. A packet is lost.
 	Fail Effect = iota
 	// Hold: a call waits (and then returns Errno, or goes on), the completion of a work request is kept back, a packet
 	// stays in the network, until Release. Completions of the queue pair that come later wait too, unless Overtake.
@@ -156,6 +156,10 @@ const (
 	ResponseTimeout  Status = 20
 	GeneralError     Status = 21
 )
+
+// WholeBatch as Rule.Batch: the chain is taken and executed, and the call fails without naming a request: soft-RoCE
+// puts requests into the queue first, and then fails to say so to the kernel.
+const WholeBatch = -1
 
 // Always as Rule.Times: for ever.
 const Always = -1

@@ -105,6 +105,13 @@ func TestPostFault(t *testing.T) {
 			a.wait(n)
 		}
 	}
+	nic.Inject(fakeverbs.Rule{At: fakeverbs.AtPost, Errno: syscall.EAGAIN, Batch: fakeverbs.WholeBatch})
+	n, err := a.qp.Post(works)
+	wantErrno(t, "post", err, syscall.EAGAIN)
+	if n != len(works) {
+		t.Errorf("whole batch: %d posted", n)
+	}
+	a.expect(a.wait(4), ok(1), ok(2), ok(3), ok(4))
 	nic.Inject(fakeverbs.Rule{At: fakeverbs.AtPoll, Errno: syscall.EIO})
 	var list [1]native.Completion
 	if _, err := a.cq.Poll(list[:]); err == nil {

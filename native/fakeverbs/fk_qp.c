@@ -591,16 +591,18 @@ static int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_sen
 	nic->n.posts++;
 	struct fk_rule *rule = fk_match(nic, FK_AT_POST, qp->dev, ibqp->qp_num, 0);
 
-	if (qp->dead) {
-		fk_blame(nic, "post_send: queue pair is destroyed");
-		rc = EINVAL;
-	}
 	if (rule && rule->o.effect == FK_HOLD) {
 		fk_hold_call(nic, rule);
 		if (!rule->o.err)
 			rule = NULL;
 	}
-	if (rule) /* of a shorter chain the last one fails */
+	if (qp->dead) {
+		fk_blame(nic, "post_send: queue pair is destroyed");
+		rc = EINVAL;
+	}
+	bool whole = rule && rule->o.batch == UINT32_MAX;
+
+	if (rule && !whole) /* of a shorter chain the last one fails */
 		for (const struct ibv_send_wr *at = wr; at && taken <= rule->o.batch; at = at->next)
 			stop_at = taken++;
 	taken = 0;
@@ -613,6 +615,8 @@ static int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_sen
 	}
 	if (rc != 0)
 		*bad = wr;
+	else if (whole)
+		rc = rule->o.err;
 	if (taken > 0 && !qp->dev->fatal) {
 		if (qp->state == IBV_QPS_RTS && !qp->send.at)
 			fk_act_at(nic, &qp->send, nic->cur);

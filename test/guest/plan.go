@@ -19,6 +19,7 @@ var testPackages = []struct {
 	limit     time.Duration
 }{
 	{"native", "", 3 * time.Minute},
+	{"native/fakeverbs", "^TestDevice", 2 * time.Minute},
 	{"internal/rail", "", 2 * time.Minute},
 	{"internal/fabric/verbs/initiator", "", 2 * time.Minute},
 	{"internal/fabric/verbs", "", 2 * time.Minute},

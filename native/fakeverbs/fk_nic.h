@@ -270,9 +270,9 @@ uint64_t fk_random(struct fk_nic *nic);
 void *fk_alloc(struct fk_nic *nic, size_t size); /* zeroed, freed with the adapter */
 void fk_blame(struct fk_nic *nic, const char *format, ...) __attribute__((format(printf, 2, 3)));
 struct fk_rule *fk_match(struct fk_nic *nic, enum fk_point point, struct fk_device *dev, uint32_t qpn, int op);
-/* A rule for a call: waits, or returns the errno to fail with, or 0. */
 /* Waits until the rule is released. */
 void fk_hold_call(struct fk_nic *nic, const struct fk_rule *rule);
+/* A rule for a call: waits, or returns the errno to fail with, or 0. */
 int fk_call_rule(struct fk_nic *nic, enum fk_point point, struct fk_device *dev, uint32_t qpn);
 void fk_log(struct fk_nic *nic, struct fk_qp *qp, const struct fk_access *access);
 

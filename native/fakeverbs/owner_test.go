@@ -189,6 +189,49 @@ func TestLinger(t *testing.T) {
 	a.expect(a.poll(), ended(1, native.StatusFlushed), ended(2, native.StatusFlushed))
 }
 
+// TestFailAnywhere: wherever Fail cuts, the adapter keeps to the buffers that it has, and what is in them came from the
+// peer, in order; each request ends.
+func TestFailAnywhere(t *testing.T) {
+	const n, apart = 3000, 4000
+	for steps := 0; ; steps++ {
+		o := stepped()
+		o.FlushTime = 30 * time.Microsecond
+		nic := fakeverbs.New(t, o)
+		a, b := pair(t, nic)
+		fill(a.mem, 1)
+		fill(b.mem, 2)
+		first, second, third := read(1, a, b, n), read(2, a, b, n), read(3, a, b, n)
+		second.Local += apart
+		third.Local += 2 * apart
+		here := bytes.Clone(a.mem)
+		a.post(first, second, third)
+		finished := false
+		for range steps {
+			finished = !nic.Step()
+		}
+		if err := a.qp.Fail(); err != nil {
+			t.Fatal(err)
+		}
+		nic.Run()
+		if got := a.poll(); len(got) != 3 {
+			t.Fatalf("completions %+v", got)
+		}
+		for i := range 3 {
+			mine, old := a.mem[i*apart:][:apart], here[i*apart:][:apart]
+			moved := 0
+			for moved < n && mine[moved] == b.mem[moved] {
+				moved++
+			}
+			if !bytes.Equal(mine[moved:], old[moved:]) {
+				t.Fatalf("step %d: bytes of READ %d are not the peer's, or lie outside its buffer", steps, i+1)
+			}
+		}
+		if finished {
+			return
+		}
+	}
+}
+
 // TestFence: once Fail of the responder has returned, nothing of the network reaches its memory.
 func TestFence(t *testing.T) {
 	for steps := range 60 {

@@ -82,7 +82,7 @@ type moment struct {
 func (m moment) String() string { return fmt.Sprintf("%s at %.3g", m.verb, m.part) }
 
 func moments() []moment {
-	if !given() && !long() {
+	if !long() {
 		return []moment{{"get", 0.5}, {"put", 0.5}}
 	}
 	return []moment{{"get", 0}, {"get", 0.5}, {"get", 1}, {"put", 0.1}, {"put", 0.6}}

@@ -49,6 +49,9 @@ func TestForgedMemory(t *testing.T) {
 			{"the queue pair is dead and LOST stays unanswered", granted, f.kill, true},
 		} {
 			t.Run(method+" "+lie.name, func(t *testing.T) {
+				if lie.mute && !long() {
+					t.Skip("waits 15 s for the answer to LOST")
+				}
 				n.t, f.t = t, t
 				f.arrive(lie.mute)
 				defer func() { _ = f.close() }() // of a case that failed

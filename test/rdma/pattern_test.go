@@ -3,7 +3,9 @@ package rdma
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 )
 
 // period is a prime, so that no power of two of a displacement looks right.
@@ -62,4 +64,43 @@ func paint(mem []byte, v byte) {
 
 func painted(mem []byte, v byte) bool {
 	return len(mem) == 0 || (mem[0] == v && bytes.Equal(mem[1:], mem[:len(mem)-1]))
+}
+
+// differs describes where mem is not the bytes from off on: each range, and what is there instead.
+func (p *pattern) differs(mem []byte, off int64, painted byte) string {
+	const most, block = 6, 4096
+	var b strings.Builder
+	from, ranges := int64(-1), 0
+	say := func(to int64) {
+		if from < 0 {
+			return
+		}
+		if ranges++; ranges <= most {
+			fmt.Fprintf(&b, "[%d, %d): %s; ", from, to, p.origin(mem[from:to], painted))
+		}
+		from = -1
+	}
+	for at := int64(0); at < int64(len(mem)); at += block {
+		end := min(at+block, int64(len(mem)))
+		switch same := p.is(mem[at:end], off+at); {
+		case same:
+			say(at)
+		case from < 0:
+			from = at
+		}
+	}
+	say(int64(len(mem)))
+	return fmt.Sprintf("%d ranges of blocks differ: %s", ranges, b.String())
+}
+
+// origin says what a piece of memory holds.
+func (p *pattern) origin(mem []byte, v byte) string {
+	if painted(mem, v) {
+		return "as painted before"
+	}
+	at := bytes.Index(mem, p.base[8:64])
+	if at < 8 {
+		return fmt.Sprintf("unknown bytes %x", mem[:min(16, len(mem))])
+	}
+	return fmt.Sprintf("the pattern of %d at %d", int64(binary.LittleEndian.Uint64(mem[at-8:]))*period, at-8)
 }

@@ -26,9 +26,10 @@ type job struct {
 	Timeout                        time.Duration // of one transfer
 	ServerPID                      int
 
-	Offer json.RawMessage // of a raw client: frame.SessionReply.Encode
-	Step  string          // where a raw client ends
-	How   syscall.Signal  // by which signal it ends
+	Offer  json.RawMessage // of a raw client and a target: frame.SessionReply.Encode
+	Device string          // of a target
+	Step   string          // where a raw client ends
+	How    syscall.Signal  // by which signal it ends
 
 	Bytes  int64 // of one transfer
 	Flight int   // transfers at once, of one crowd
@@ -41,6 +42,7 @@ const (
 	kindCrowd  = "crowd"  // moves one object again and again
 	kindVictim = "victim" // one transfer, in the middle of which something ends
 	kindRaw    = "raw"    // speaks frames by hand
+	kindTarget = "target" // a session without a node
 )
 
 // order is a line that a client process reads.
@@ -63,6 +65,7 @@ type report struct {
 	Path      string
 	Abandoned bool
 	Failures  []string
+	Tokens    []string
 }
 
 // work is the client process.
@@ -79,6 +82,8 @@ func work(text string) error {
 		return w.victim()
 	case kindRaw:
 		return w.raw()
+	case kindTarget:
+		return w.target()
 	}
 	return fmt.Errorf("unknown kind %q", j.Kind)
 }
@@ -260,6 +265,7 @@ type process struct {
 	err     error // once ended is closed
 }
 
+// launch starts a client of the node.
 func (n *node) launch(j job) *process {
 	n.t.Helper()
 	j.Endpoint, j.AccessKey, j.SecretKey, j.Fabric = n.Endpoint, n.AccessKey, n.SecretKey, n.fabric
@@ -267,33 +273,43 @@ func (n *node) launch(j job) *process {
 	if j.Timeout == 0 {
 		j.Timeout = slow(30 * time.Second)
 	}
+	return spawn(n.t, j)
+}
+
+// lineBytes bounds a report: the tokens of one measurement.
+const lineBytes = 4 << 20
+
+func spawn(t *testing.T, j job) *process {
+	t.Helper()
 	text, err := json.Marshal(j)
 	if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
 	self, err := os.Executable()
 	if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
 	p := &process{
-		t: n.t, command: exec.Command(self, "-test.run=^$"), lines: make(chan report, 16), ended: make(chan struct{}),
+		t: t, command: exec.Command(self, "-test.run=^$"), lines: make(chan report, 16), ended: make(chan struct{}),
 	}
 	p.command.Env = append(os.Environ(), jobVariable+"="+string(text))
 	p.command.Stderr = &p.stderr
 	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if p.in, err = p.command.StdinPipe(); err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
 	out, err := p.command.StdoutPipe()
 	if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := p.command.Start(); err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
 	go func() {
 		defer close(p.ended)
-		for s := bufio.NewScanner(out); s.Scan(); {
+		s := bufio.NewScanner(out)
+		s.Buffer(nil, lineBytes)
+		for s.Scan() {
 			var r report
 			if json.Unmarshal(s.Bytes(), &r) == nil {
 				p.lines <- r
@@ -301,7 +317,7 @@ func (n *node) launch(j job) *process {
 		}
 		p.err = p.command.Wait()
 	}()
-	n.t.Cleanup(p.kill)
+	t.Cleanup(p.kill)
 	return p
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/penstock-store/penstock/client"
@@ -35,8 +36,8 @@ func (w *worker) victim() error {
 			stop := w.trigger(o, mem)
 			res, err := m.client.GetInto(context.Background(), m.region.All(), bucket, o.Key, client.GetOptions{})
 			stop()
-			if err == nil && !p.is(mem[:res.Bytes], 0) {
-				err = errors.New("other bytes")
+			if err == nil && !p.is(mem[:res.Bytes], 0) || errors.Is(err, client.ErrChecksum) {
+				err = errors.Join(err, errors.New("other bytes: "+p.differs(mem, 0, 0x5A)))
 			}
 			fail(errors.Join(err, w.went(err, res)))
 			r.Path = res.Path
@@ -108,4 +109,24 @@ func (w *worker) trigger(o order, mem []byte) (stop func()) {
 func pause() {
 	timer := time.NewTimer(20 * time.Microsecond)
 	<-timer.C
+}
+
+// TestManyTransfers: one client reads and stores one object again and again. Each byte is compared each time.
+func TestManyTransfers(t *testing.T) {
+	each(t, "tcp", func(t *testing.T, fabric string) {
+		s := newStage(t, fabric)
+		p := s.victim(slow(30 * time.Second))
+		rounds := 4
+		if long() {
+			rounds = 40
+		}
+		for range rounds {
+			for _, o := range []order{{Verb: "get", Key: object}, {Verb: "put", Key: "again"}, {Verb: "get", Key: "again"}} {
+				p.tell(o)
+				fine(t, p.hears("done", patience()))
+			}
+		}
+		p.leave()
+		s.settled(s.before, "afterwards")
+	})
 }

@@ -13,17 +13,18 @@ import (
 )
 
 // testPackages are run from their own directories, as go test does, in this order. Run narrows them to what depends
-// on verbs; Limit is for a guest on a busy machine of two cores.
+// on a device: what needs a fake one or none runs everywhere. Limit is for a guest on a busy machine of two cores.
 var testPackages = []struct {
 	path, run string
 	limit     time.Duration
 }{
 	{"native", "", 3 * time.Minute},
 	{"native/fakeverbs", "^TestDevice", 2 * time.Minute},
-	{"internal/rail", "", 2 * time.Minute},
+	{"internal/rail", "OnRealDevices$", 2 * time.Minute},
 	{"internal/fabric/verbs/initiator", "", 2 * time.Minute},
 	{"internal/fabric/verbs", "", 2 * time.Minute},
-	{"client/target", "", 2 * time.Minute},
+	{"client/target", "^TestRC(Transfer|Fenced?(AfterLost|NeedsNoServer)|Forget|(Broken|Shares)\\w*|Refused|Pathless)$",
+		2 * time.Minute},
 	{suite, "", 15 * time.Minute},
 }
 

@@ -1,7 +1,8 @@
 // Package native speaks to RDMA adapters through libibverbs, which it opens at run time. The work is
 // done by the C11 files beside it, which know nothing of Go and are the core of the C library too.
 //
-// Called by: internal/rail, internal/fabric/verbs, client/target.
+// Called by: internal/rail, internal/fabric/verbs and its initiator, internal/server, internal/cli, client and below;
+// native/fakeverbs supplies a table of functions for tests.
 //
 // Words are those of the verbs: device, port, GID, protection domain (PD), memory region (MR), completion
 // queue (CQ), queue pair (QP). Only reliable connections (RC), RDMA WRITE and RDMA READ are offered.
@@ -13,10 +14,14 @@
 //     in place until its MR is closed, or the Work has completed, or its QP was reset or closed.
 //  3. After QP.Reset or QP.Close has returned without an error, the adapter touches no local memory for
 //     that QP and sends nothing on it.
-//  4. Objects close after all that was made from them; closing too early is an error of the library (EBUSY).
+//  4. Objects close after all that was made from them; closing too early is EBUSY and changes nothing.
+//  5. Keys of memory are in no error and no log line, and no verb of fmt prints them.
 //
 // Every method may be called by several goroutines, but Poll, Arm and Wait of one CQ by one at a time each, and
 // Post, and the changes of state of one QP, by one at a time each. Close waits for calls that are running.
+//
+// Lock order: each object has a lock, held to read in its calls and to write in Close; NewQP takes the PD's, then the
+// CQ's.
 //
 // What it does not do: choosing rails, retries, flow control, splitting.
 package native

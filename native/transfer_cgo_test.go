@@ -6,10 +6,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/penstock-store/penstock/native"
 	"github.com/penstock-store/penstock/native/fakeverbs"
@@ -341,4 +344,49 @@ func TestDMABuf(t *testing.T) {
 	if errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("register: %v", err)
 	}
+}
+
+// TestRF_48_PartOfADMABuf: a buffer that begins inside of a dma-buf is registered from its own offset on: what is
+// written to its first address lands there, and nowhere else.
+func TestRF_48_PartOfADMABuf(t *testing.T) {
+	if onDevice() {
+		t.Skip("no dma-buf without a device that exports one")
+	}
+	p := newPair(t, all)
+	fd, err := unix.MemfdCreate("dma-buf", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), "dma-buf")
+	defer func() { closes(t, file.Close()) }()
+	const size, offset, length, iova = 64 << 10, 12<<10 + 256, 20 << 10, 0x7000_0000_0000 + 256
+	if err := file.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	mr, err := p.pd.RegisterDMABuf(fd, offset, length, iova, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { closes(t, mr.Close()) }()
+	if mr.Addr() != iova {
+		t.Errorf("address %#x", mr.Addr())
+	}
+	fill(p.near.memory, 1)
+	w := p.work(1, native.OpWrite, 0, length)
+	w.Remote, w.RKey = iova, mr.RKey()
+	p.near.post(w)
+	p.near.want(1, native.StatusOK)
+	w.ID, w.Op, w.Length, w.Local = 2, native.OpRead, 1, w.Local+memoryBytes-1
+	p.near.post(w)
+	p.near.want(2, native.StatusOK)
+	want := make([]byte, size)
+	copy(want[offset:], p.near.memory[:length])
+	got := make([]byte, size)
+	if _, err := file.ReadAt(got, 0); err != nil {
+		t.Fatal(err)
+	}
+	wantBytes(t, "dma-buf", got, want)
+	w.ID, w.Op, w.Remote = 3, native.OpWrite, iova+length
+	p.near.post(w)
+	p.near.want(3, native.StatusRemoteAccess)
 }

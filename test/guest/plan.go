@@ -100,10 +100,14 @@ func stepName(path string) string { return strings.ReplaceAll(path, "/", "-") }
 
 func (h *harness) binary(name string) string { return filepath.Join(h.dir, "bin", name) }
 
+// buildTags are those of make build: nothing but the verbs is C.
+const buildTags = "netgo,osusergo,pebblegozstd"
+
 // makeBinaries builds with cgo, so that verbs are in.
 func (h *harness) makeBinaries(ctx context.Context, p program) error {
 	cgo := []string{"CGO_ENABLED=1"}
-	if err := h.build(ctx, "", cgo, []string{"go", "build", "-o", h.binary("penstock"), "./cmd/penstock"}); err != nil {
+	command := []string{"go", "build", "-tags", buildTags, "-o", h.binary("penstock"), "./cmd/penstock"}
+	if err := h.build(ctx, "", cgo, command); err != nil {
 		return err
 	}
 	for _, t := range testPackages {
@@ -111,7 +115,7 @@ func (h *harness) makeBinaries(ctx context.Context, p program) error {
 		if !slices.ContainsFunc(p.Steps, func(s step) bool { return s.Name == name }) {
 			continue
 		}
-		command := []string{"go", "test", "-c", "-o", h.binary(name + ".test"), "./" + t.path}
+		command := []string{"go", "test", "-tags", buildTags, "-c", "-o", h.binary(name + ".test"), "./" + t.path}
 		if err := h.build(ctx, "", cgo, command); err != nil {
 			return err
 		}

@@ -413,8 +413,8 @@ func TestReuseNumbers(t *testing.T) {
 			}
 			return q.Number()
 		}
-		if (number() == number()) != reuse {
-			t.Errorf("reuse %v", reuse)
+		if first, second := number(), number(); (first == second) != reuse {
+			t.Errorf("reuse %v: %d, %d", reuse, first, second)
 		}
 	}
 }

@@ -259,10 +259,18 @@ func TestKeepCompletions(t *testing.T) {
 		if err := a.qp.Reset(); err != nil {
 			t.Fatal(err)
 		}
+		if err := b.qp.Reset(); err != nil {
+			t.Fatal(err)
+		}
+		connect(a, b)
+		a.post(write(2, a, b, 8))
 		if keep {
 			a.expect(a.poll(), ok(1))
 		} else {
 			a.expect(a.poll())
+		}
+		if !nic.Owned(a.mem[:8]) {
+			t.Errorf("keep %v: a completion of before the reset freed a work request of after it", keep)
 		}
 	}
 }

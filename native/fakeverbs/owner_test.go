@@ -189,6 +189,42 @@ func TestLinger(t *testing.T) {
 	a.expect(a.poll(), ended(1, native.StatusFlushed), ended(2, native.StatusFlushed))
 }
 
+// TestErrorState: what is posted in the error state is flushed, and touches nothing.
+func TestErrorState(t *testing.T) {
+	nic := fakeverbs.New(t, stepped())
+	a, b := pair(t, nic)
+	if err := a.qp.Fail(); err != nil {
+		t.Fatal(err)
+	}
+	nic.Run()
+	fill(a.mem, 1)
+	a.post(write(1, a, b, 3000), read(2, a, b, 3000))
+	nic.Run()
+	a.expect(a.poll(), ended(1, native.StatusFlushed), ended(2, native.StatusFlushed))
+	if touched := append(nic.Touched(a.mem, 0), nic.Touched(b.mem, 0)...); len(touched) > 0 {
+		t.Errorf("touched: %+v", touched)
+	}
+}
+
+// TestRetriesBeginAgain: retries count from the last progress on, not over the life of the connection.
+func TestRetriesBeginAgain(t *testing.T) {
+	nic := fakeverbs.New(t, stepped())
+	a := newEnd(t, nic, endOptions{memAccess: native.LocalWrite})
+	b := newEnd(t, nic, endOptions{memAccess: all, qpAccess: qpAll})
+	a.path.Retries = 1
+	connect(a, b)
+	fill(a.mem, 1)
+	for i := range 6 {
+		nic.Inject(fakeverbs.Rule{At: fakeverbs.AtWritePacket, Do: fakeverbs.Fail, Skip: 1})
+		a.post(write(uint64(i), a, b, 2048))
+		nic.Run()
+		a.expect(a.poll(), ok(uint64(i)))
+	}
+	if n := nic.Counters().Retries; n != 6 {
+		t.Errorf("%d retries", n)
+	}
+}
+
 // TestFailAnywhere: wherever Fail cuts, the adapter keeps to the buffers that it has, and what is in them came from the
 // peer, in order; each request ends.
 func TestFailAnywhere(t *testing.T) {

@@ -266,7 +266,7 @@ static int poll_cq(struct ibv_cq *ibcq, int count, struct ibv_wc *wc)
 		wc[n++] = e->wc;
 		cq->head = (cq->head + 1) % cq->depth;
 		cq->count--;
-		if (e->qp && !e->qp->dead && e->life == e->qp->life)
+		if (e->qp && !e->qp->dead)
 			fk_release_work(nic, e->qp, e->upto);
 	}
 	if (n > 0)

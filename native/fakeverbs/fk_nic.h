@@ -123,8 +123,7 @@ struct fk_channel {
 struct fk_cqe {
 	struct ibv_wc wc;
 	struct fk_qp *qp;
-	uint64_t upto; /* work requests below are released when it is polled */
-	uint64_t life; /* of the queue pair */
+	uint64_t upto; /* work requests below are released when it is polled; after a reset they are already */
 };
 
 struct fk_cq {
@@ -181,7 +180,6 @@ struct fk_qp {
 	struct ibv_qp_attr attr;
 	bool signal_all, dead;
 	enum ibv_qp_state state;
-	uint64_t life;  /* grows by each reset */
 	uint32_t mtu;   /* bytes */
 
 	/* Requester. Indices into the ring sq grow for ever: freed <= una <= cursor <= tail. */

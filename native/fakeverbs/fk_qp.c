@@ -189,7 +189,7 @@ static void drop_held(struct fk_qp *qp)
 void fk_complete(struct fk_nic *nic, struct fk_qp *qp, uint32_t status, uint32_t vendor)
 {
 	struct fk_work *w = &qp->sq[qp->una % qp->cap.max_send_wr];
-	struct fk_cqe e = {.qp = qp, .upto = ++qp->una, .life = qp->life};
+	struct fk_cqe e = {.qp = qp, .upto = ++qp->una};
 	struct fk_rule *rule = w->rule;
 
 	if (w->started)
@@ -309,7 +309,6 @@ static void reset(struct fk_nic *nic, struct fk_qp *qp)
 	drop_held(qp);
 	memset(&qp->attr, 0, sizeof(qp->attr));
 	qp->state = IBV_QPS_RESET;
-	qp->life++;
 	for (uint64_t i = qp->una; i < qp->tail; i++) /* of a READ that did not end nothing is known */
 		qp->sq[i % qp->cap.max_send_wr].done = !qp->sq[i % qp->cap.max_send_wr].read;
 	fk_release_work(nic, qp, qp->tail);

@@ -82,7 +82,8 @@ test-rdma: ## what needs RDMA verbs, on soft-RoCE in an emulated machine; instal
 
 .PHONY: test-rdma-host
 test-rdma-host: ## the same on this machine's RDMA adapters; ends with 77 when there is none; RDMA=flags
-	$(GO) run ./test/guest -host $(RDMA)
+	@$(GO) build -o bin/guest ./test/guest
+	./bin/guest -host $(RDMA)
 
 .PHONY: bench-hostile
 bench-hostile: ## transfers beside 10,000 idle, slow and endless connections: memory and throughput within bounds

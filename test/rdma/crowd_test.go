@@ -13,8 +13,11 @@ const (
 
 // span is how long a load runs: long enough for some dozens of transfers of each process.
 func span() time.Duration {
-	if given() {
-		return 8 * time.Second
+	switch {
+	case long():
+		return 10 * time.Second
+	case given():
+		return 4 * time.Second
 	}
 	return 1500 * time.Millisecond
 }
@@ -99,7 +102,12 @@ func TestManySessions(t *testing.T) {
 			}) {
 				t.Errorf("%d sessions, want %d and the test's own", got, clients)
 			}
-			p.tell(order{Verb: "get", Key: object, For: span() / 2})
+			// Each session carries several transfers.
+			load := span() / 2
+			if clients == many {
+				load = span()
+			}
+			p.tell(order{Verb: "get", Key: object, For: load})
 			r := p.hears("done", span()+patience())
 			fine(t, r)
 			return float64(r.Bytes) / (1 << 20) / r.Took.Seconds()

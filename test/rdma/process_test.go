@@ -169,17 +169,31 @@ func (w *worker) resize(all []*member, o order, r *report) ([]*member, error) {
 		}
 		all = all[:len(all)-1]
 	}
-	for len(all) < o.Clients {
-		m, err := w.join()
-		if err != nil {
-			return all, err
-		}
-		all = append(all, m)
-		if err := w.move(m, 0, order{Verb: "get", Key: o.Key}); err != nil {
-			r.Failures = append(r.Failures, err.Error())
-		}
+	var mu sync.Mutex
+	var failure error
+	var tasks sync.WaitGroup
+	turns := make(chan struct{}, w.Flight)
+	for range o.Clients - len(all) {
+		turns <- struct{}{}
+		tasks.Go(func() {
+			defer func() { <-turns }()
+			m, err := w.join()
+			var moved error
+			if err == nil {
+				moved = w.move(m, 0, order{Verb: "get", Key: o.Key})
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if failure = errors.Join(failure, err); err == nil {
+				all = append(all, m)
+			}
+			if moved != nil {
+				r.Failures = append(r.Failures, moved.Error())
+			}
+		})
 	}
-	return all, nil
+	tasks.Wait()
+	return all, failure
 }
 
 // run moves for a time: Flight transfers at once, each slot of them by the clients in turn.

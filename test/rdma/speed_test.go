@@ -29,8 +29,8 @@ const (
 // WRITE, a PUT is RDMA READ. Both have the same number of bytes in a message and as many of them under way, on one
 // adapter and one path.
 //
-// The bound is for the fabric: a window is opened, moved from or to the arena, confirmed and closed, as for a request. A
-// whole S3 request (two signatures, metadata, a checksum of every byte at both ends, for a PUT the drive) is measured
+// The bound is for the fabric: a window is opened, moved from or to the arena, confirmed and closed, as for a request.
+// A whole S3 request (two signatures, metadata, a checksum of every byte at both ends, for a PUT the drive) is measured
 // beside it without a bound: emulated processors need longer for these than for the bytes' way, of which they do the
 // adapter's part, too.
 func TestSpeed(t *testing.T) {

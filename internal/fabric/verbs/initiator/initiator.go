@@ -18,8 +18,8 @@
 //     (Stats.Unexpected) and belongs to nothing.
 //  7. Nothing waits for a driver's call on another path: each queue pair changes its state in a goroutine of its own.
 //
-// Lock order: Rail.polling, then Path.mu, then credits.mu; Rail.mu is held with none of them. Of these only Rail.polling
-// is held during a call of native: Poll and Arm, which do not wait.
+// Lock order: Rail.polling, then Path.mu, then credits.mu; Rail.mu is held with none of them. Only Rail.polling is
+// held during calls of native: Poll and Arm, which do not wait.
 //
 // What it does not do: sessions, regions of clients and their bounds, retries, choosing a rail.
 package initiator

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"syscall"
 	"testing"
@@ -405,6 +406,69 @@ func TestRCEverythingAtOnce(t *testing.T) {
 				t.Error("abandoned")
 			}
 		}
+	}
+}
+
+// TestRCGarbage sends frames of every type with numbers near and far from those that mean something, and bodies that
+// may be right: the session lives or ends, and when it has ended nothing is open and no memory was touched.
+func TestRCGarbage(t *testing.T) {
+	n := faked(t, fakeverbs.Options{})
+	d := openDevices(t, n.library)
+	rails := upRails(t, n.library)
+	m := target.WrapMemory(make([]byte, 5000))
+	for round := range uint64(60) {
+		rng := rand.New(rand.NewPCG(round, 1))
+		s, c, paths := dialRC(t, d, n.library, rails...)
+		registerRC(t, s, c, m)
+		go func() { // the client's frames do not matter
+			for {
+				if _, _, ok := s.tryReceive(); !ok {
+					return
+				}
+			}
+		}()
+		number := func() uint64 {
+			return []uint64{0, 1, 2, 3, 4, 5, 6, 1 << 40, rng.Uint64N(frame.MaxNumber)}[rng.IntN(9)]
+		}
+		types := []frame.Type{
+			frame.Rails, frame.PathOK, frame.PathRefused, frame.Lost, frame.RegionOK, frame.Forgotten, frame.Pong,
+			frame.Type(rng.IntN(40)),
+		}
+		for range 20 {
+			h := frame.Header{
+				Type: types[rng.IntN(len(types))], Status: frame.Status(rng.IntN(25)), ID: number(), Region: number(),
+				Offset: number(), Size: number(),
+			}
+			var body []byte
+			switch {
+			case h.Type == frame.Rails:
+				body = make([]byte, rng.IntN(4)*frame.RailBytes)
+				for i := 0; i < len(body); i += frame.RailBytes {
+					copy(body[i:], frame.EncodeRails([]frame.Rail{{
+						Index: uint8(rng.IntN(4)), Up: rng.IntN(2) == 0, MTU: uint8(1 + rng.IntN(5)), GID: rails[rng.IntN(2)].GID,
+					}}))
+				}
+			case h.Type == frame.PathOK:
+				body = make([]byte, frame.PathBytes)
+				b := s.body(paths[rng.IntN(2)])
+				b.Device, b.Reads = uint8(rng.IntN(3)), uint8(1+rng.IntN(20))
+				b.Encode(body)
+			case rng.IntN(8) == 0:
+				body = make([]byte, rng.IntN(100))
+			}
+			if frame.WriteFrame(s.conn, h, body) != nil {
+				break // it has hung up
+			}
+		}
+		if err := c.Fence(t.Context()); err != nil || m.Abandoned() {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if got := n.nic.Counters().MRs; got != 0 {
+			t.Errorf("round %d: %d registrations", round, got)
+		}
+	}
+	if !bytes.Equal(m.Bytes(), make([]byte, 5000)) {
+		t.Error("memory changed")
 	}
 }
 

@@ -61,8 +61,10 @@ type paths struct {
 	closed   bool
 	calls    sync.WaitGroup // of the library, without mu; none begins once closed
 	decided  bool           // first has been told; devices do not change any more
+	hopeless bool           // Dial has failed, and is about to end the session
 	rails    []frame.Rail   // the server's; nil: not known yet
 	devices  []*local       // by their number in keys and frames
+	retiring int            // paths that are out of live and not fenced yet
 	changed  bool           // since the last look for something to offer
 	live     map[uint64]*path
 	last     uint64          // number of the last path
@@ -198,12 +200,14 @@ func (p *paths) round() (time.Duration, error) {
 	events := p.events
 	p.events = nil
 	p.eventMu.Unlock()
+	var failures []error
 	for _, e := range events {
-		for _, t := range p.struck(e) {
-			if err := p.retire(t); err != nil {
-				return 0, err
-			}
+		for _, t := range p.struck(e) { // each of them, since the end of the session waits for all
+			failures = append(failures, p.retire(t))
 		}
+	}
+	if err := errors.Join(failures...); err != nil {
+		return 0, err
 	}
 	if !p.mayOffer() {
 		return p.judge()
@@ -259,6 +263,7 @@ func (p *paths) struck(e event) []*path {
 		delete(p.live, id)
 		p.failed(t.pair, t.since)
 		p.calls.Add(1) // mu is held and live not empty, so nothing is closed yet
+		p.retiring++
 		out = append(out, t)
 	}
 	return out
@@ -284,7 +289,10 @@ func (p *paths) refused(err error) {
 func (p *paths) mayOffer() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	may := p.changed && p.rails != nil && !p.closed
+	if p.retiring > 0 {
+		return false // what changed is looked at when FENCED is sent: the server counts such a path until then
+	}
+	may := p.changed && p.rails != nil && !p.closed && !p.hopeless
 	p.changed = false
 	return may
 }
@@ -352,6 +360,7 @@ func (p *paths) offer(t *path) error {
 		p.refusal = err
 		p.failed(t.pair, time.Time{})
 		p.mu.Unlock()
+		p.look()
 		if t.qp != nil {
 			err = p.bury(t)
 		} else {
@@ -448,8 +457,8 @@ func (p *paths) judge() (time.Duration, error) {
 	case up:
 		p.decided = true
 		p.first <- nil
-	case len(p.live) == 0:
-		p.decided = true
+	case len(p.live) == 0 && !p.changed:
+		p.decided, p.hopeless = true, true
 		p.first <- p.why()
 	}
 	now := time.Now()
@@ -500,10 +509,19 @@ func (p *paths) buried(t *path, failed, closed error) error {
 	return fmt.Errorf("%w: %w", errAdapter, errors.Join(failed, closed))
 }
 
-// retire ends the queue pair of a path that the caller took out, with a call begun, and tells the server. Errors: of
+func (p *paths) retired() {
+	p.mu.Lock()
+	p.retiring--
+	p.mu.Unlock()
+	p.look()
+}
+
+// retire ends the queue pair of a path that the caller took out, with a call begun and counted in retiring, and tells
+// the server. Errors: of
 // the connection; errAdapter.
 func (p *paths) retire(t *path) error {
 	defer p.calls.Done()
+	defer p.retired()
 	fenced := frame.Header{Type: frame.Fenced, ID: t.id}
 	failed := t.qp.Fail()
 	if failed == nil { // what comes is thrown away from now on; destroying takes longer

@@ -72,10 +72,10 @@ func (p *paths) accepted(id uint64, body []byte) error {
 	if t == nil {
 		return err
 	}
-	defer p.look()
 	if doomed {
 		return p.retire(t)
 	}
+	defer p.look()
 	return p.conn.links[0].send(frame.Header{Type: frame.PathUp, ID: id})
 }
 
@@ -104,6 +104,7 @@ func (p *paths) connect(id uint64, peer frame.PathBody) (t *path, doomed bool, e
 	delete(p.live, id)
 	p.failed(t.pair, time.Time{})
 	p.calls.Add(1)
+	p.retiring++
 	return t, true, nil
 }
 
@@ -146,8 +147,8 @@ func (p *paths) lost(id uint64) error {
 	delete(p.live, id)
 	p.failed(t.pair, t.since)
 	p.calls.Add(1)
+	p.retiring++
 	p.mu.Unlock()
-	defer p.look()
 	return p.retire(t)
 }
 

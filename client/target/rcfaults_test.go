@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"syscall"
 	"testing"
@@ -103,6 +104,7 @@ func TestRCFencedOnlyWhenDead(t *testing.T) {
 		s.send(frame.Header{Type: frame.Lost, ID: p.id}, nil)
 	}
 	slow := n.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtDestroyQP, Do: fakeverbs.Hold, Device: "fake0"})
+	t.Cleanup(func() { slow.Release() }) // also when the test ends early: cleanups destroy queue pairs
 	lose(paths[0])
 	s.fencedPath(paths[0])
 	if q, ok := n.nic.QP(paths[0].peer.QPN); !ok || q.State != native.QPError {
@@ -125,14 +127,14 @@ func TestRCFencedOnlyWhenDead(t *testing.T) {
 		t.Errorf("frame of type %d before the queue pair is destroyed", h.Type)
 	default:
 	}
-	pairs := n.pairsOf()
+	if q, ok := n.nic.QP(p.peer.QPN); !ok || q.State != native.QPReady {
+		t.Errorf("before its destruction: state %d, there %v", q.State, ok)
+	}
 	slow.Release()
 	if h := <-fenced; h.Type != frame.Fenced || h.ID != p.id {
 		t.Errorf("%+v", h)
 	}
-	if got := n.pairsOf(); got != pairs-1 {
-		t.Errorf("at FENCED there are %d queue pairs, before %d", got, pairs)
-	}
+	n.dead(t, p.peer.QPN)
 }
 
 // TestRCAdapterHoldsOn: what an adapter refuses to end decides what becomes of the memory.
@@ -295,6 +297,32 @@ func TestRCMovesToTheOtherDevice(t *testing.T) {
 	for _, p := range []*serverPath{other, moved, back} {
 		if got := s.move(p, native.OpWrite, k, 0, fill(100, 1)); got != native.StatusOK {
 			t.Errorf("path %d: %d", p.id, got)
+		}
+	}
+}
+
+// TestRCDeviceIsLostWithItsServer: all paths of a device fail at once while nobody reads what is said about them: the
+// end of the session takes every one of them along.
+func TestRCDeviceIsLostWithItsServer(t *testing.T) {
+	for range 20 {
+		n := faked(t, fakeverbs.Options{Devices: []fakeverbs.Device{{}, {}, {}}})
+		d := openDevices(t, n.library, "fake0")
+		s, c, paths := dialRC(t, d, n.library, upRails(t, n.library)[1:]...)
+		m := target.WrapMemory(make([]byte, 100))
+		registerRC(t, s, c, m)
+		hold := n.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtError, Do: fakeverbs.Hold, Device: "fake0"})
+		t.Cleanup(hold.Release)
+		n.nic.PortDown("fake0")
+		hold.Await(1)
+		must(t, 0, s.conn.(*net.TCPConn).SetLinger(0))
+		_ = s.conn.Close() // what is sent now fails
+		hold.Release()
+		s.closed(c)
+		if err := c.Fence(t.Context()); err != nil || m.Abandoned() {
+			t.Errorf("%v, abandoned %v", err, m.Abandoned())
+		}
+		for _, p := range paths {
+			n.dead(t, p.peer.QPN)
 		}
 	}
 }

@@ -399,11 +399,3 @@ func (a *adapters) dead(t *testing.T, qpn uint32) {
 		t.Errorf("queue pair in state %d", q.State)
 	}
 }
-
-// contexts counts openings of faked devices.
-func (a *adapters) contexts() int {
-	if a.nic == nil {
-		return -1
-	}
-	return int(a.nic.Counters().Contexts)
-}

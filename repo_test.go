@@ -80,7 +80,7 @@ var allowed = map[string][]string{
 	"internal/server": {"internal/accesslog", "internal/admin", "internal/arena", "internal/certs",
 		"internal/chunk/local", "internal/config",
 		"internal/drive", "internal/fabric", "internal/fabric/shm", "internal/fabric/tcp", "internal/fabric/verbs",
-		"internal/frame", "native",
+		"internal/frame", "internal/rail", "native",
 		"internal/front", "internal/gateway", "internal/iam", "internal/meta", "internal/meta/kv/pebble", "internal/store",
 		"internal/vfs", "internal/vfs/osfs", "internal/work"},
 	"internal/config": {},

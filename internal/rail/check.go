@@ -103,7 +103,7 @@ func LibraryCheck(err error) Check {
 	if !errors.As(err, &off) {
 		return Check{checkLibrary, No, err.Error(), ""}
 	}
-	detail, remedy := explain(off.Reason)
+	detail, remedy := Explain(off.Reason)
 	if off.Detail != "" {
 		detail += " (" + off.Detail + ")"
 	}
@@ -111,7 +111,7 @@ func LibraryCheck(err error) Check {
 }
 
 // explain says a reason of native.UnavailableError in words, and what to do about it.
-func explain(reason string) (words, remedy string) {
+func Explain(reason string) (words, remedy string) {
 	switch reason {
 	case native.ReasonNoCgo:
 		return "this program was built without cgo", "build it where a C compiler and the headers of libibverbs " +

@@ -111,7 +111,7 @@ func TestLibraryCheckHasARemedyForEachReason(t *testing.T) {
 			t.Errorf("%s: %+v", reason, c)
 		}
 	}
-	if words, remedy := explain("other"); words != "other" || remedy != "" {
+	if words, remedy := Explain("other"); words != "other" || remedy != "" {
 		t.Errorf("an unknown reason: %q %q", words, remedy)
 	}
 }

@@ -61,6 +61,7 @@ var nodeMetrics = []struct {
 	{"penstock_rdma_rail_up", "1 while the rail takes paths and transfers.", []string{"rail"}},
 	{"penstock_rdma_paths", "Queue pairs of clients' paths now.", []string{"rail"}},
 	{"penstock_rdma_idle_pairs", "Queue pairs kept for reuse now.", []string{"rail"}},
+	{"penstock_rdma_stuck", "Of these, those that the adapter does not let go of.", []string{"rail"}},
 	{"penstock_rdma_work_requests", "Work requests under way now.", []string{"rail"}},
 	{"penstock_rdma_bytes_total", "Bytes acknowledged on the rail.", []string{"rail", "direction"}},
 	{"penstock_rdma_operations_total", "Work requests that completed well.", []string{"rail"}},
@@ -157,6 +158,7 @@ func (c *nodeCollector) collectRails(
 		gauge("penstock_rdma_rail_up", truth(r.Up), r.Name)
 		gauge("penstock_rdma_paths", float64(r.Engine.Paths), r.Name)
 		gauge("penstock_rdma_idle_pairs", float64(r.Engine.Idle), r.Name)
+		gauge("penstock_rdma_stuck", float64(r.Engine.Stuck), r.Name)
 		gauge("penstock_rdma_work_requests", float64(r.Engine.WorkNow), r.Name)
 		count("penstock_rdma_bytes_total", r.Engine.Writes, r.Name, "get")
 		count("penstock_rdma_bytes_total", r.Engine.Reads, r.Name, "put")
@@ -166,7 +168,6 @@ func (c *nodeCollector) collectRails(
 		count("penstock_rdma_failures_total", r.Engine.Local, r.Name, "local")
 		count("penstock_rdma_failures_total", r.Engine.Unexpected, r.Name, "unexpected")
 		count("penstock_rdma_failures_total", r.Refused, r.Name, "refused")
-		count("penstock_rdma_failures_total", r.Kept, r.Name, "kept")
 		count("penstock_rdma_ejections_total", r.Ejections, r.Name)
 		count("penstock_rdma_returns_total", r.Returns, r.Name)
 	}

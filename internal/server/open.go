@@ -71,7 +71,6 @@ func (s *Server) openArena(context.Context) (err error) {
 		{Name: gateway.ShareFabric, Buffers: a.FabricBuffers, BufferBytes: gateway.FabricBufferBytes},
 		{Name: gateway.ShareHTTP, Buffers: a.HTTPBuffers, BufferBytes: gateway.HTTPBufferBytes},
 		{Name: gateway.ShareSmall, Buffers: a.SmallBuffers, BufferBytes: gateway.SmallBufferBytes},
-		{Name: verbs.ScratchShare, Buffers: 1, BufferBytes: verbs.ScratchBytes},
 	}})
 	if err == nil {
 		s.onClose("buffers", s.arena.Close)

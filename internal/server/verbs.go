@@ -1,12 +1,12 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/verbs"
+	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/native"
 )
 
@@ -22,19 +22,14 @@ func (s *Server) openVerbs(ledger *fabric.Ledger) (fabric.Fabric, error) {
 		s.onClose("verbs library", library.Close)
 		s.library = library
 	}
-	scratch, err := s.arena.Share(verbs.ScratchShare).Alloc(context.Background())
-	if err != nil {
-		return nil, err
-	}
 	f, err := verbs.New(verbs.Options{
 		Ledger: ledger, Address: r.RCListen, Advertise: r.RCAdvertise, Library: s.library, Devices: r.Devices,
-		Networks: r.Networks(), Memory: s.arena.Memory(), Scratch: scratch, Logger: s.log,
+		Networks: r.Networks(), Memory: s.arena.Memory(), Logger: s.log,
 	})
 	if err == nil {
 		s.verbs = f
 		return f, nil
 	}
-	scratch.Release()
 	if !errors.Is(err, fabric.ErrNotSupported) && !errors.Is(err, native.ErrVerbs) {
 		return nil, fmt.Errorf("rc: %w", err) // a listener
 	}
@@ -44,19 +39,15 @@ func (s *Server) openVerbs(ledger *fabric.Ledger) (fabric.Fabric, error) {
 // verbsOff says loudly that there is no RDMA, and what to do about it.
 func (s *Server) verbsOff(cause error) fabric.Fabric {
 	reason := verbs.Reason(cause)
-	remedy := "look at the adapter: penstock doctor rdma"
+	words, remedy := rail.Explain(reason)
 	switch reason {
-	case native.ReasonNoCgo:
-		remedy = "use a program that was built with CGO_ENABLED=1"
-	case native.ReasonNoHeaders:
-		remedy = "build the program where infiniband/verbs.h is (libibverbs-dev, rdma-core-devel)"
-	case native.ReasonNoLibrary, native.ReasonNoSymbol:
-		remedy = "install rdma-core (libibverbs1), or name the library by rdma.verbs_library"
-	case native.ReasonNoDevice, verbs.ReasonNoRail:
-		remedy = "give an adapter's port an address, or load its driver; rdma.rc: false silences this"
+	case verbs.ReasonNoRail:
+		words, remedy = "no port has an address", "give one to an adapter's port; rdma.rc: false silences this"
 	case verbs.ReasonMemoryLimit:
-		remedy = "raise the limit of locked memory above the arena's size: ulimit -l, LimitMEMLOCK"
+		words, remedy = "the buffers cannot be locked in memory", "raise ulimit -l (LimitMEMLOCK) above the arena's size"
+	case verbs.ReasonAdapter:
+		words, remedy = "the adapter refused", "penstock doctor rdma"
 	}
-	s.log.Warn("RDMA off", "reason", reason, "remedy", remedy, "error", cause)
+	s.log.Warn("RDMA off", "reason", reason, "meaning", words, "remedy", remedy, "error", cause)
 	return verbs.NewOff(reason)
 }

@@ -22,6 +22,7 @@ type engine interface {
 type lane interface {
 	Local() initiator.Endpoint
 	Connect(initiator.Endpoint) error
+	Scratch() []byte
 	Move(initiator.Move) error
 	Fail()
 	Failed() <-chan struct{}

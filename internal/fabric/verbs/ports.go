@@ -51,7 +51,7 @@ type port struct {
 	load atomic.Int64 // bytes of the open transfers that chose it
 	good atomic.Int64 // when a move last succeeded, Unix nanoseconds
 
-	ejections, returns, refused, kept atomic.Int64
+	ejections, returns, refused atomic.Int64
 
 	ejected chan struct{} // capacity 1: wakes the keeper
 
@@ -201,7 +201,6 @@ func (set *ports) near(at netip.Addr) *port {
 
 // stuck notes a queue pair that the adapter did not give back.
 func (k *port) stuck(err error) {
-	k.kept.Add(1)
 	k.set.logger.Error("rdma queue pair is not given back", "rail", k.name, "error", err)
 }
 

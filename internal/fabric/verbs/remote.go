@@ -264,7 +264,7 @@ func (r *remote) confirm(p *path, m mark) error {
 	switch {
 	case m.wrote:
 		err = p.move(initiator.Move{
-			Op: native.OpRead, Remote: m.at, RKey: uint32(r.memory.keys[p.device]), Local: r.session.fabric.landing(),
+			Op: native.OpRead, Remote: m.at, RKey: uint32(r.memory.keys[p.device]), Local: p.landing(),
 		})
 	case p.at() != dead:
 		err = nil // what it read is here
@@ -282,5 +282,5 @@ func (r *remote) confirm(p *path, m mark) error {
 	return nil
 }
 
-// landing is a byte for what confirm reads, and nobody looks at.
-func (f *Fabric) landing() []initiator.Segment { return []initiator.Segment{f.scratch.Bytes()[:1]} }
+// landing is a byte for what confirm reads, and nobody looks at. The path has a lane.
+func (p *path) landing() []initiator.Segment { return []initiator.Segment{p.lane.Scratch()[:1]} }

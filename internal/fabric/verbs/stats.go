@@ -11,7 +11,6 @@ type RailStats struct {
 	Ejections int64
 	Returns   int64 // how often it came back, from ejections and from a port that was down
 	Refused   int64 // paths that the rail had no room for, or its adapter refused
-	Kept      int64 // queue pairs that the adapter did not give back
 }
 
 // RailStats reads the counters of all rails.
@@ -28,7 +27,7 @@ func (f *Fabric) RailStats() []RailStats {
 			r.Engine = k.engine.Stats()
 		}
 		r.Ejections, r.Returns = k.ejections.Load(), k.returns.Load()
-		r.Refused, r.Kept = k.refused.Load(), k.kept.Load()
+		r.Refused = k.refused.Load()
 		all = append(all, r)
 	}
 	return all

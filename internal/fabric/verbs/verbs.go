@@ -32,7 +32,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/dataconn"
 	"github.com/penstock-store/penstock/internal/frame"
@@ -43,12 +42,6 @@ import (
 
 // Name is the fabric's name in tokens and in the control plane.
 const Name = "rc"
-
-// ScratchShare is the share of the arena that the fabric takes its scratch buffer from: one buffer of ScratchBytes.
-const (
-	ScratchShare = "rc-scratch"
-	ScratchBytes = arena.BlockSize
-)
 
 const (
 	// DefaultStallWait bounds how long a client may owe a frame: its transfers hold the server's buffers.
@@ -78,7 +71,6 @@ type Options struct {
 	Devices   []string       // which rails are used; see rail.Options
 	Networks  []netip.Prefix // where GIDs of clients may lie besides their own addresses
 	Memory    []byte         // all of the arena; registered with every rail
-	Scratch   arena.Buffer   // a part of it; the fabric's from New on, if that succeeds
 	StallWait time.Duration  // 0 means DefaultStallWait
 	Logger    *slog.Logger
 }
@@ -92,7 +84,6 @@ type Fabric struct {
 	roster   *fabric.Roster
 	logger   *slog.Logger
 	door     *fabric.Door
-	scratch  arena.Buffer
 	connects chan struct{} // one per queue pair that connects
 	close    func() error
 
@@ -141,7 +132,6 @@ func newFabric(o Options, rails []opened) (*Fabric, error) {
 		networks: o.Networks,
 		roster:   fabric.NewRoster(Name, o.Ledger),
 		logger:   o.Logger,
-		scratch:  o.Scratch,
 		connects: make(chan struct{}, maxConnects),
 		sessions: make(map[*session]struct{}),
 	}
@@ -221,11 +211,7 @@ func (f *Fabric) Close() error { return f.close() }
 func (f *Fabric) shut() error {
 	err := f.door.Shut()
 	f.roster.Close()
-	err = errors.Join(err, f.door.Wait(), f.ports.close())
-	if err == nil && !f.scratch.IsZero() {
-		f.scratch.Release()
-	}
-	return err
+	return errors.Join(err, f.door.Wait(), f.ports.close())
 }
 
 // announce tells all sessions that a rail changed.

@@ -110,7 +110,7 @@ func LibraryCheck(err error) Check {
 	return Check{checkLibrary, No, off.Reason + ": " + detail, remedy}
 }
 
-// explain says a reason of native.UnavailableError in words, and what to do about it.
+// Explain says a reason of native.UnavailableError in words, and what to do about it.
 func Explain(reason string) (words, remedy string) {
 	switch reason {
 	case native.ReasonNoCgo:

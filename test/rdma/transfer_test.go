@@ -97,7 +97,6 @@ func newEngine(t *testing.T, device string, size int64) *engine {
 	t.Helper()
 	a, err := arena.New(arena.Options{Shares: []arena.ShareOption{
 		{Name: "fabric", Buffers: speedFlight * int(size/pieceBytes), BufferBytes: pieceBytes},
-		{Name: verbs.ScratchShare, Buffers: 1, BufferBytes: verbs.ScratchBytes},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -106,13 +105,9 @@ func newEngine(t *testing.T, device string, size int64) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scratch, err := a.Share(verbs.ScratchShare).Alloc(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
 	f, err := verbs.New(verbs.Options{
 		Ledger: fabric.NewLedger(fabric.Limits{}), Address: "127.0.0.1:0", Library: library, Devices: []string{device},
-		Memory: a.Memory(), Scratch: scratch,
+		Memory: a.Memory(),
 	})
 	if err != nil {
 		t.Fatal(err)

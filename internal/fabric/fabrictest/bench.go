@@ -26,7 +26,7 @@ func bench(b *testing.B, bed Bed, d fabric.Direction) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	f, err := bed.New(fabric.NewLedger(fabric.Limits{}))
+	f, err := bed.New(fabric.NewLedger(fabric.Limits{}), a.Memory())
 	if err != nil {
 		b.Fatal(err)
 	}

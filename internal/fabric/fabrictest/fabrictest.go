@@ -2,7 +2,7 @@
 // fabric.Fabric with sessions must do, checked against a client that keeps its own view of the
 // memory.
 //
-// Called by: the tests of fabric/shm and fabric/tcp (later of the others).
+// Called by: the tests of fabric/shm, fabric/tcp and fabric/verbs.
 //
 // The oracle is always the client's memory (or the arena buffer, for PUT) compared byte by byte with
 // a pattern that a seed determines, guard bytes around the window included.
@@ -35,10 +35,13 @@ type Fabric interface {
 // Bed is what an implementation brings to the suite.
 type Bed struct {
 	Name string
-	New  func(l *fabric.Ledger) (Fabric, error)
+	// New starts one on a ledger. memory is all of the arena, for those that register it.
+	New  func(l *fabric.Ledger, memory []byte) (Fabric, error)
 	Dial func(ctx context.Context, o fabric.SessionOffer) (Client, error)
 	// Charged tells whether regions count against the principal's mapped bytes.
 	Charged bool
+	// OneProcess says that clients of other processes cannot reach it.
+	OneProcess bool
 }
 
 // Client is a client's end of a session.
@@ -96,7 +99,7 @@ func newStage(t *testing.T, bed Bed, limits fabric.Limits) *stage {
 		t.Fatal(err)
 	}
 	ledger := fabric.NewLedger(limits)
-	f, err := bed.New(ledger)
+	f, err := bed.New(ledger, a.Memory())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -189,6 +189,9 @@ func (c *child) stop() error {
 
 // testProcesses runs 1, 4 and 16 client processes side by side, each with a GET and a PUT.
 func testProcesses(t *testing.T, bed Bed) {
+	if bed.OneProcess {
+		t.Skip("one process")
+	}
 	for _, n := range []int{1, 4, 16} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			s := newStage(t, bed, fabric.Limits{})
@@ -247,6 +250,9 @@ func (s *stage) childTransfer(c *child, verb string, seed uint64) error {
 
 // testKilledProcesses kills client processes in the middle of transfers while others go on.
 func testKilledProcesses(t *testing.T, bed Bed) {
+	if bed.OneProcess {
+		t.Skip("one process")
+	}
 	s := newStage(t, bed, fabric.Limits{})
 	var wg sync.WaitGroup
 	for i := range 6 {

@@ -262,7 +262,7 @@ func testForgedTokens(t *testing.T, bed Bed) {
 		{"negative window", func(d *token.Descriptor) { d.Size = -1 }, 0, fabric.ErrTooLarge},
 		{"unknown region", func(d *token.Descriptor) { d.Region++ }, 1, fabric.ErrWindow},
 		{"unknown session", func(d *token.Descriptor) { d.SessionID[3] ^= 1 }, 1, fabric.ErrNoSession},
-		{"other fabric", func(d *token.Descriptor) { d.Fabric = "rc" }, 1, fabric.ErrNoFabric},
+		{"other fabric", func(d *token.Descriptor) { d.Fabric = "dc" }, 1, fabric.ErrNoFabric},
 		{"other kind", func(d *token.Descriptor) { d.Kind = token.DC }, 1, fabric.ErrNoFabric},
 		{"more bytes than the window", func(*token.Descriptor) {}, 2001, fabric.ErrTooLarge},
 		{"negative bytes", func(*token.Descriptor) {}, -1, fabric.ErrTooLarge},

@@ -37,6 +37,17 @@ func DialForeign(ctx context.Context, o fabric.SessionOffer) (Client, error) {
 	}}, nil
 }
 
+// DialDevices is DialTarget on adapters of this machine.
+func DialDevices(d *target.Devices) func(context.Context, fabric.SessionOffer) (Client, error) {
+	return func(ctx context.Context, o fabric.SessionOffer) (Client, error) {
+		c, err := target.Dial(ctx, TargetOffer(o), target.Options{Devices: d})
+		if err != nil {
+			return nil, err
+		}
+		return &targetClient{conn: c, allocate: target.NewMemory}, nil
+	}
+}
+
 // oddBytes is how far foreign memory of the suite begins off a page boundary.
 const oddBytes = 13
 

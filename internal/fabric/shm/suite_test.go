@@ -14,7 +14,7 @@ func bed() fabrictest.Bed {
 		Name:    shm.Name,
 		Charged: true,
 		Dial:    fabrictest.DialTarget,
-		New: func(l *fabric.Ledger) (fabrictest.Fabric, error) {
+		New: func(l *fabric.Ledger, _ []byte) (fabrictest.Fabric, error) {
 			return shm.New(shm.Options{Ledger: l})
 		},
 	}

@@ -13,7 +13,7 @@ func bed() fabrictest.Bed {
 		Name:    tcp.Name,
 		Charged: false,
 		Dial:    fabrictest.DialTarget,
-		New: func(l *fabric.Ledger) (fabrictest.Fabric, error) {
+		New: func(l *fabric.Ledger, _ []byte) (fabrictest.Fabric, error) {
 			return tcp.New(tcp.Options{Ledger: l, Address: "127.0.0.1:0"})
 		},
 	}

@@ -12,6 +12,7 @@ import (
 type engine interface {
 	NewPath() (lane, error)
 	Refresh() (rail.Rail, error)
+	Limit() int
 	Events() <-chan native.Event
 	Probe(time.Duration) error
 	Stats() initiator.Stats

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/rail"
 )
@@ -211,7 +210,7 @@ func (k *port) join(p *path, principal string) frame.Status {
 	switch {
 	case !k.up.Load():
 		return frame.StatusRail
-	case k.holders[principal] >= initiator.DefaultPaths/principalShare:
+	case k.holders[principal] >= max(1, k.engine.Limit()/principalShare):
 		k.refused.Add(1)
 		return frame.StatusLimit
 	}

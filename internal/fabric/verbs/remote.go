@@ -282,5 +282,10 @@ func (r *remote) confirm(p *path, m mark) error {
 	return nil
 }
 
-// landing is a byte for what confirm reads, and nobody looks at. The path has a lane.
-func (p *path) landing() []initiator.Segment { return []initiator.Segment{p.lane.Scratch()[:1]} }
+// landing is a byte for what confirm reads, and nobody looks at: each one in turn, so that READs under way at the same
+// time do not meet in one.
+func (p *path) landing() []initiator.Segment {
+	scratch := p.lane.Scratch()
+	at := int(p.landed.Add(1) % uint32(len(scratch)))
+	return []initiator.Segment{scratch[at : at+1]}
+}

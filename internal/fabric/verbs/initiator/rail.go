@@ -189,6 +189,9 @@ func randomPSN() (uint32, error) {
 	return binary.LittleEndian.Uint32(b[:]) >> 8, nil
 }
 
+// Limit is how many paths the rail has at most.
+func (r *Rail) Limit() int { return r.opts.Paths }
+
 // Rail is what was opened, as Refresh saw it last; its state may have changed since.
 func (r *Rail) Rail() rail.Rail {
 	r.mu.Lock()

@@ -21,9 +21,9 @@ func faked(t *testing.T, o fakeverbs.Options) (*fakeverbs.NIC, *pair) {
 	return nic, newPairOn(t, d, port, gid, all)
 }
 
-// TestCallsThatFail: each call's errno comes through as an ErrVerbs with the call's name, nothing is left open, and the
-// next try works.
-func TestCallsThatFail(t *testing.T) {
+// TestRF_38_CallsThatFail: each call's errno comes through as an ErrVerbs with the call's name, nothing is left open,
+// and the next try works.
+func TestRF_38_CallsThatFail(t *testing.T) {
 	nic, p := faked(t, fakeverbs.Options{})
 	spare := p.newEnd(t, all, 0)
 	memory := mapMemory(t, 4096)
@@ -169,8 +169,10 @@ func TestCloseWaitsForCalls(t *testing.T) {
 		call   func() error
 		object interface{ Close() error }
 	}{
-		{fakeverbs.AtPost, func() error { _, err := p.near.qp.Post([]native.Work{p.work(1, native.OpWrite, 0, 1)}); return err },
-			p.near.qp},
+		{fakeverbs.AtPost, func() error {
+			_, err := p.near.qp.Post([]native.Work{p.work(1, native.OpWrite, 0, 1)})
+			return err
+		}, p.near.qp},
 		{fakeverbs.AtInit, func() error { return e.qp.Init(e.path) }, e.qp},
 		{fakeverbs.AtNotify, e.cq.Arm, e.cq},
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/penstock-store/penstock/native"
 )
 
-// TestNoLibrary: the dynamic linker's words come through.
-func TestNoLibrary(t *testing.T) {
+// TestRF_25_NoLibrary: the dynamic linker's words come through.
+func TestRF_25_NoLibrary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "libnone.so")
 	_, err := native.Open(native.Options{Path: path})
 	u := wantUnavailable(t, err, native.ReasonNoLibrary)
@@ -28,8 +28,8 @@ func TestNoLibrary(t *testing.T) {
 	wantUnavailable(t, err, native.ReasonNoLibrary)
 }
 
-// TestNoSymbol: each function that is not optional is missed by its name. The libraries are made here.
-func TestNoSymbol(t *testing.T) {
+// TestRF_28_NoSymbol: each function that is not optional is missed by its name. The libraries are made here.
+func TestRF_28_NoSymbol(t *testing.T) {
 	cc := compiler(t)
 	source, err := os.ReadFile("nv_lib.c")
 	if err != nil {

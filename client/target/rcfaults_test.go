@@ -193,9 +193,9 @@ func TestRCAdapterHoldsOn(t *testing.T) {
 	}
 }
 
-// TestRCPins: memory is registered on each device of the session, once, and deregistered once; what cannot be pinned
-// leaves nothing behind.
-func TestRCPins(t *testing.T) {
+// TestRF_30_RCPins: memory is registered on each device of the session, once, and deregistered once; what cannot be
+// pinned leaves nothing behind.
+func TestRF_30_RCPins(t *testing.T) {
 	n := faked(t, fakeverbs.Options{})
 	d := openDevices(t, n.library)
 	s, c, paths := dialRC(t, d, n.library, upRails(t, n.library)...)

@@ -181,7 +181,7 @@ func TestSkippedDeviceSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestAddressIsUnwrapped(t *testing.T) {
+func TestRF_38_AddressIsUnwrapped(t *testing.T) {
 	for gid, want := range map[string]string{
 		"::ffff:10.0.1.2": "10.0.1.2", "10.0.1.2": "10.0.1.2", "2001:db8::1": "2001:db8::1", "fe80::1": "fe80::1",
 	} {

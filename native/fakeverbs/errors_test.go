@@ -150,7 +150,10 @@ func localChecks() []localCheck {
 
 // TestLocalChecks: the requester's own key is checked before anything is sent.
 func TestLocalChecks(t *testing.T) {
-	for _, c := range append(localChecks(), localCheck{"message too long", native.LocalWrite, func(a, b *end) native.Work { return write(1, a, b, 32769) }}) {
+	tooLong := localCheck{"message too long", native.LocalWrite, func(a, b *end) native.Work {
+		return write(1, a, b, 32769)
+	}}
+	for _, c := range append(localChecks(), tooLong) {
 		t.Run(c.name, func(t *testing.T) {
 			nic := fakeverbs.New(t, fakeverbs.Options{Devices: []fakeverbs.Device{{MaxMessage: 32768}}})
 			a := newEnd(t, nic, endOptions{memAccess: c.memory})

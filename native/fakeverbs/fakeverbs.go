@@ -123,7 +123,8 @@ type Effect int
 // Effects.
 const (
 	// Fail: a call returns Errno; AtPost the first Batch requests of the chain are taken, at most all but one, or all with
-	// WholeBatch. A work request ends with Status and Vendor, after the whole packets of Bytes have moved. A packet is lost.
+	// WholeBatch. A work request ends with Status and Vendor, after the whole packets of Bytes have moved. A packet is
+	// lost.
 	Fail Effect = iota
 	// Hold: a call waits (and then returns Errno, or goes on), the completion of a work request is kept back, a packet
 	// stays in the network, until Release. Completions of the queue pair that come later wait too, unless Overtake.

@@ -60,7 +60,6 @@ var nodeMetrics = []struct {
 	{"penstock_fabric_failures_total", "Transfers, sessions and regions that ended badly.", []string{"fabric", "kind"}},
 	{"penstock_rdma_rail_up", "1 while the rail takes paths and transfers.", []string{"rail"}},
 	{"penstock_rdma_paths", "Queue pairs of clients' paths now.", []string{"rail"}},
-	{"penstock_rdma_idle_pairs", "Queue pairs kept for reuse now.", []string{"rail"}},
 	{"penstock_rdma_stuck", "Of these, those that the adapter does not let go of.", []string{"rail"}},
 	{"penstock_rdma_work_requests", "Work requests under way now.", []string{"rail"}},
 	{"penstock_rdma_bytes_total", "Bytes acknowledged on the rail.", []string{"rail", "direction"}},
@@ -157,7 +156,6 @@ func (c *nodeCollector) collectRails(
 	for _, r := range c.s.verbs.RailStats() {
 		gauge("penstock_rdma_rail_up", truth(r.Up), r.Name)
 		gauge("penstock_rdma_paths", float64(r.Engine.Paths), r.Name)
-		gauge("penstock_rdma_idle_pairs", float64(r.Engine.Idle), r.Name)
 		gauge("penstock_rdma_stuck", float64(r.Engine.Stuck), r.Name)
 		gauge("penstock_rdma_work_requests", float64(r.Engine.WorkNow), r.Name)
 		count("penstock_rdma_bytes_total", r.Engine.Writes, r.Name, "get")

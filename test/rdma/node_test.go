@@ -213,7 +213,7 @@ func (n *node) levels() levels {
 	}
 	maps.Copy(v, kernelObjects(n.t))
 	if pairs, ok := v[kernelPairs]; ok { // the node keeps some for the next paths
-		v[kernelPairs] = pairs - n.metric("penstock_rdma_idle_pairs")
+		v[kernelPairs] = pairs
 	}
 	return v
 }

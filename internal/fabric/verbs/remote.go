@@ -28,14 +28,8 @@ type remote struct {
 	local   netip.Addr // of this node, that the client's HTTP connection uses
 
 	mu    sync.Mutex
-	path  *path          // chosen
-	marks map[*path]mark // paths that carried operations well
-}
-
-// mark is what a transfer left on a path.
-type mark struct {
-	wrote bool
-	at    uint64 // an address that was written last
+	path  *path            // chosen
+	marks map[*path]uint64 // paths that carried operations well, and an address in client memory of one
 }
 
 // Size is the part of the window that the request may touch.
@@ -123,9 +117,9 @@ func (r *remote) mark(p *path, m initiator.Move) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.marks == nil {
-		r.marks = make(map[*path]mark)
+		r.marks = make(map[*path]uint64)
 	}
-	r.marks[p] = mark{m.Op == native.OpWrite, m.Remote}
+	r.marks[p] = m.Remote
 }
 
 // errPathWait says that the client made no path in time.
@@ -224,8 +218,7 @@ func (s *session) reachable(b *backing) bool {
 	return up && time.Since(s.lost) < hopeWait
 }
 
-// Close ends the transfer: each path that carried it is asked for a byte, which comes from memory behind all that was
-// written, or is fenced.
+// Close ends the transfer: each path that carried it must answer for a byte of it.
 func (r *remote) Close() error {
 	err := r.window.Close(r.finish)
 	r.mu.Lock()
@@ -250,25 +243,19 @@ func (r *remote) finish(error) error {
 	timer := time.AfterFunc(wait, func() { core.Cut(cause) })
 	defer timer.Stop()
 	var errs []error
-	for p, m := range marks {
-		errs = append(errs, r.confirm(p, m))
+	for p, at := range marks {
+		errs = append(errs, r.confirm(p, at))
 	}
 	return errors.Join(errs...)
 }
 
-// confirm makes sure that what a path wrote is in memory, and that nothing of it is under way. A path that was lost
-// after its writes were acknowledged needs only the fence: the client's adapter says that its queue pair is in the
-// error state behind what it wrote for it.
-func (r *remote) confirm(p *path, m mark) error {
-	err := errDead
-	switch {
-	case m.wrote:
-		err = p.move(initiator.Move{
-			Op: native.OpRead, Remote: m.at, RKey: uint32(r.memory.keys[p.device]), Local: p.landing(),
-		})
-	case p.at() != dead:
-		err = nil // what it read is here
-	}
+// confirm reads a byte behind all that a path carried: the answer comes from the client's memory after what was written, and
+// from an adapter that has not failed since. Without it nothing that the path carried counts as moved, whatever was
+// reported of it before: some adapters report a work request as done and then fail.
+func (r *remote) confirm(p *path, at uint64) error {
+	err := p.move(initiator.Move{
+		Op: native.OpRead, Remote: at, RKey: uint32(r.memory.keys[p.device]), Local: p.landing(),
+	})
 	if err == nil {
 		return nil
 	}
@@ -276,10 +263,7 @@ func (r *remote) confirm(p *path, m mark) error {
 	if ended := p.fenceLost(); ended != nil {
 		return ended
 	}
-	if errors.Is(err, initiator.ErrDenied) {
-		return fmt.Errorf("%w: %w", fabric.ErrTransfer, err)
-	}
-	return nil
+	return fmt.Errorf("%w: %w", fabric.ErrTransfer, err)
 }
 
 // landing is a byte for what confirm reads, and nobody looks at: each one in turn, so that READs under way at the same

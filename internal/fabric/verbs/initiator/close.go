@@ -85,10 +85,6 @@ func (r *Rail) destroyAll() error {
 	r.mu.Lock()
 	rest := r.orphans
 	r.orphans = nil
-	for _, i := range r.idle {
-		rest = append(rest, i.qp)
-	}
-	r.idle = nil
 	r.mu.Unlock()
 	var errs []error
 	for _, qp := range rest {

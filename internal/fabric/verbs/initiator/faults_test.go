@@ -215,7 +215,7 @@ func TestCompletionsThatComeTwiceOrLate(t *testing.T) {
 	g.nic.Await("the second copies", func() bool { return g.rail.Stats().Unexpected >= 60 })
 	before := g.rail.Stats().Unexpected
 
-	for range 20 { // held beyond the reset, and let go when the same queue pair serves another path
+	for range 20 { // held beyond the reset, and let go when another path has its place
 		f := g.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtWork, Do: fakeverbs.Hold, QPN: p.Local().QPN, Late: true})
 		m := g.read(2 * 4096)
 		c := moving(p, m)
@@ -224,14 +224,14 @@ func TestCompletionsThatComeTwiceOrLate(t *testing.T) {
 		p.Fail()
 		wantError(t, result(t, c), ErrLost)
 		g.released(m.Local[0])
-		was := p.Local().QPN
+		was := p.slot
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if p = g.path(); p.Local().QPN != was {
-			t.Fatalf("queue pair %d was not used again, but %d", was, p.Local().QPN)
+		if p = g.path(); p.slot != was {
+			t.Fatalf("place %d was not used again, but %d", was, p.slot)
 		}
-		next := g.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtWork, Do: fakeverbs.Hold, QPN: was})
+		next := g.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtWork, Do: fakeverbs.Hold, QPN: p.Local().QPN})
 		c = moving(p, g.read(4096))
 		next.Await(1)
 		f.Release()

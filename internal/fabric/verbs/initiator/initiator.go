@@ -85,9 +85,6 @@ const (
 	batchWork = 16
 	// pollBatch is how many completions are taken by one call.
 	pollBatch = 64
-	// maxIdle bounds the queue pairs kept for reuse: making one takes several calls into the kernel, and sessions come
-	// and go in crowds of this order.
-	maxIdle = 64
 	// scratchBytes is a path's own registered memory: a cache line, so that paths do not share one.
 	scratchBytes = 64
 
@@ -114,7 +111,6 @@ type Endpoint struct {
 // Stats are counters of a rail, and gauges where it says now.
 type Stats struct {
 	Paths      int64 // now
-	Idle       int64 // queue pairs kept for reuse now
 	Stuck      int64 // paths now whose queue pair could be neither reset nor destroyed
 	WorkNow    int64 // work requests under way now
 	Writes     int64 // bytes acknowledged

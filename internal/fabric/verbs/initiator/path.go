@@ -63,16 +63,15 @@ func (r *Rail) NewPath() (*Path, error) {
 	if err != nil {
 		return nil, err
 	}
-	slot, qp, err := r.reserve()
+	slot, err := r.reserve()
 	if err != nil {
 		return nil, err
 	}
 	defer r.making.Done()
-	if qp == nil {
-		if qp, err = r.pd.NewQP(r.cq, native.PairOptions{Depth: r.depth}); err != nil {
-			r.release(slot)
-			return nil, fmt.Errorf("initiator: queue pair on %s: %w", r.name, err)
-		}
+	qp, err := r.pd.NewQP(r.cq, native.PairOptions{Depth: r.depth})
+	if err != nil {
+		r.release(slot)
+		return nil, fmt.Errorf("initiator: queue pair on %s: %w", r.name, err)
 	}
 	p := &Path{
 		rail: r, slot: slot, qp: qp, psn: psn,

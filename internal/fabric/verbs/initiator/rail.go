@@ -21,9 +21,6 @@ const (
 	// closeWait bounds Close where a driver does not return from a call: resets take microseconds, and a firmware that
 	// is asked to reset thousands of queue pairs takes milliseconds for each at most.
 	closeWait = 30 * time.Second
-	// restTime is how long a queue pair rests between its peers: a packet of the last one that a switch still holds
-	// then meets a queue pair that expects nothing. Switches hold packets for milliseconds.
-	restTime = time.Second
 	// maxSettling bounds the threads that are in a driver's reset at once. One that hangs keeps its place.
 	maxSettling = 256
 	// eventRoom is how many events wait for their reader; see watch.
@@ -40,7 +37,6 @@ type Rail struct {
 	reads int // RDMA READs of a path under way, at most
 
 	closeWait time.Duration
-	restTime  time.Duration
 
 	dev     *native.Device
 	pd      *native.PD
@@ -75,7 +71,6 @@ type Rail struct {
 	closed  bool
 	broken  bool         // the adapter or the completion queue has failed: no path any more
 	free    []int        // slots
-	idle    []rested     // oldest first
 	orphans []*native.QP // that could not be destroyed
 }
 
@@ -83,12 +78,6 @@ type Rail struct {
 type slot struct {
 	path atomic.Pointer[Path]
 	next uint64 // number of the next work request; guarded by Rail.mu while there is no path
-}
-
-// rested is a queue pair that was reset.
-type rested struct {
-	qp *native.QP
-	at time.Time
 }
 
 // A work request's number is its path's slot and a counter that goes on from path to path in that slot, so that no
@@ -112,7 +101,7 @@ func Open(o Options) (*Rail, error) {
 		return nil, fmt.Errorf("%w: %d paths, depth %d, piece %d", ErrLocal, o.Paths, o.Depth, o.Piece)
 	}
 	r := &Rail{
-		opts: o, name: o.Rail.Name(), now: o.Rail, closeWait: closeWait, restTime: restTime,
+		opts: o, name: o.Rail.Name(), now: o.Rail, closeWait: closeWait,
 		watched:  make(chan struct{}),
 		polled:   make(chan struct{}),
 		events:   make(chan native.Event, eventRoom),
@@ -216,11 +205,8 @@ func (r *Rail) Refresh() (rail.Rail, error) {
 
 // Stats reads the counters.
 func (r *Rail) Stats() Stats {
-	r.mu.Lock()
-	idle := len(r.idle)
-	r.mu.Unlock()
 	return Stats{
-		Paths: r.paths.Load(), Idle: int64(idle), Stuck: r.stuck.Load(), WorkNow: r.credits.now(),
+		Paths: r.paths.Load(), Stuck: r.stuck.Load(), WorkNow: r.credits.now(),
 		Writes: r.writes.Load(), Reads: r.readBytes.Load(), Works: r.works.Load(),
 		Denied: r.denied.Load(), Lost: r.lost.Load(), Local: r.localErrors.Load(),
 		Unexpected: r.unexpected.Load(),
@@ -239,27 +225,23 @@ func (r *Rail) count(err error) {
 	}
 }
 
-// reserve takes a slot, and a queue pair that has rested where there is one. The caller ends r.making.
-func (r *Rail) reserve() (slot int, qp *native.QP, err error) {
+// reserve takes a slot. The caller ends r.making.
+func (r *Rail) reserve() (slot int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.closed:
-		return 0, nil, ErrClosed
+		return 0, ErrClosed
 	case r.broken:
-		return 0, nil, fmt.Errorf("%w: %s has failed", ErrClosed, r.name)
+		return 0, fmt.Errorf("%w: %s has failed", ErrClosed, r.name)
 	case len(r.free) == 0:
-		return 0, nil, fmt.Errorf("%w: %s has %d", ErrLimit, r.name, len(r.slots))
+		return 0, fmt.Errorf("%w: %s has %d", ErrLimit, r.name, len(r.slots))
 	}
 	r.making.Add(1)
 	slot = r.free[len(r.free)-1]
 	r.free = r.free[:len(r.free)-1]
 	r.paths.Add(1)
-	if len(r.idle) > 0 && time.Since(r.idle[0].at) >= r.restTime {
-		qp = r.idle[0].qp
-		r.idle = append(r.idle[:0], r.idle[1:]...)
-	}
-	return slot, qp, nil
+	return slot, nil
 }
 
 // release gives up a slot that got no path.
@@ -283,7 +265,8 @@ func (r *Rail) enter(p *Path) {
 	}
 }
 
-// leave takes a settled path out of the table, and keeps or destroys its queue pair.
+// leave takes a settled path out of the table and destroys its queue pair. It does not serve another path after a reset:
+// soft-RoCE keeps a part of its state, and then reports the first work request of the next path as done when it is not.
 func (r *Rail) leave(p *Path) error {
 	r.mu.Lock()
 	s := &r.slots[p.slot]
@@ -295,13 +278,9 @@ func (r *Rail) leave(p *Path) error {
 	s.next = p.tail
 	r.free = append(r.free, p.slot)
 	r.paths.Add(-1)
-	keep := p.reset && !r.closed && !r.broken && len(r.idle) < maxIdle
-	if keep {
-		r.idle = append(r.idle, rested{p.qp, time.Now()})
-	}
 	r.mu.Unlock()
-	if keep || !p.reset {
-		return nil
+	if !p.reset {
+		return nil // destroyed
 	}
 	return r.destroy(p.qp)
 }

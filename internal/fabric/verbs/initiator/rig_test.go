@@ -68,7 +68,6 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	if g.rail, err = Open(opts); err != nil {
 		t.Fatal(err)
 	}
-	g.rail.restTime = 0
 	t.Cleanup(func() {
 		if err := g.rail.Close(); err != nil && !o.broken {
 			t.Errorf("close: %v", err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/penstock-store/penstock/native"
+	"github.com/penstock-store/penstock/native/fakeverbs"
 )
 
 // TestMovesAreTheBytes moves sizes around pieces and packets, unaligned and over many segments, in both directions.
@@ -214,5 +215,21 @@ func TestRefreshAsksThePort(t *testing.T) {
 	now, err := g.rail.Refresh()
 	if err != nil || !now.Up || now.GID != g.rail.Rail().GID {
 		t.Fatalf("%+v, %v", now, err)
+	}
+}
+
+// TestRF_24_LesserMTU: ports with different MTUs move bytes by the lesser of both. Oracle: the adapters' settings.
+func TestRF_24_LesserMTU(t *testing.T) {
+	for _, mtu := range [][2]int{{4096, 1024}, {1024, 4096}, {256, 2048}} {
+		g := newRig(t, rigOptions{arena: 1 << 16, remote: 1 << 16, fake: true,
+			nic: fakeverbs.Options{Devices: []fakeverbs.Device{{MTU: mtu[0]}, {MTU: mtu[1]}}}})
+		p := g.path()
+		if got := p.Local().MTU; got != min(mtu[0], mtu[1]) {
+			t.Errorf("ports of %v: %d", mtu, got)
+		}
+		m := Move{Op: native.OpWrite, Remote: g.peer.at(0), RKey: g.peer.mr.RKey(), Local: []Segment{g.arena[:50_000]}}
+		mustMove(t, p, m)
+		m.Op = native.OpRead
+		mustMove(t, p, m)
 	}
 }

@@ -249,9 +249,9 @@ func (r *remote) finish(error) error {
 	return errors.Join(errs...)
 }
 
-// confirm reads a byte behind all that a path carried: the answer comes from the client's memory after what was written, and
-// from an adapter that has not failed since. Without it nothing that the path carried counts as moved, whatever was
-// reported of it before: some adapters report a work request as done and then fail.
+// confirm reads a byte behind all that a path carried: the answer comes from the client's memory after what was
+// written, and from an adapter that has not failed since. Without it nothing that the path carried counts as moved,
+// whatever was reported of it before: some adapters report a work request as done and then fail.
 func (r *remote) confirm(p *path, at uint64) error {
 	err := p.move(initiator.Move{
 		Op: native.OpRead, Remote: at, RKey: uint32(r.memory.keys[p.device]), Local: p.landing(),

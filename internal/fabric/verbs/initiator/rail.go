@@ -265,8 +265,9 @@ func (r *Rail) enter(p *Path) {
 	}
 }
 
-// leave takes a settled path out of the table and destroys its queue pair. It does not serve another path after a reset:
-// soft-RoCE keeps a part of its state, and then reports the first work request of the next path as done when it is not.
+// leave takes a settled path out of the table and destroys its queue pair. It does not serve another path after a
+// reset: soft-RoCE keeps a part of its state, and then reports the first work request of the next path as done when it
+// is not.
 func (r *Rail) leave(p *Path) error {
 	r.mu.Lock()
 	s := &r.slots[p.slot]

@@ -135,6 +135,8 @@ const (
 	Lose
 	// Twice: two completions of a work request, or two copies of a packet.
 	Twice
+	// Lie: a work request is reported as done after the whole packets of Bytes have moved; then its queue pair fails.
+	Lie
 )
 
 // Status is an enum ibv_wc_status, for Rule.

@@ -44,6 +44,7 @@ enum fk_effect {
 	FK_SHORT, /* a READ that completes well with fewer bytes */
 	FK_LOSE,  /* no completion */
 	FK_TWICE, /* two completions, two packets */
+	FK_LIE,   /* a work request that completes well and did not: its queue pair fails */
 };
 
 enum { FK_GIDS = 16, FK_NAME = 64, FK_NETDEV = 16, FK_TEXT = 256 };

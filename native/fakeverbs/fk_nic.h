@@ -153,6 +153,7 @@ struct fk_work {
 	uint32_t limit; /* packets before that */
 	uint32_t cut;   /* bytes of a short READ */
 	bool is_short;
+	bool lie; /* what it fails with is reported as success */
 	struct fk_rule *rule; /* of its completion */
 	uint64_t hash;
 };

@@ -201,6 +201,8 @@ void fk_complete(struct fk_nic *nic, struct fk_qp *qp, uint32_t status, uint32_t
 			w->hash = fk_hash(host, w->len);
 	}
 	w->done = true;
+	if (w->lie && status == w->fail)
+		status = IBV_WC_SUCCESS;
 	e.wc.wr_id = w->id;
 	e.wc.status = (enum ibv_wc_status)status;
 	e.wc.opcode = w->read ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE;

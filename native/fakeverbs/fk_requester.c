@@ -71,8 +71,10 @@ static void begin(struct fk_nic *nic, struct fk_qp *qp, struct fk_work *w)
 	if (!rule)
 		return;
 	switch (rule->o.effect) {
+	case FK_LIE:
 	case FK_FAIL:
-		w->fail = rule->o.status;
+		w->lie = rule->o.effect == FK_LIE;
+		w->fail = w->lie ? IBV_WC_GENERAL_ERR : rule->o.status;
 		w->vendor = rule->o.vendor;
 		w->limit = (uint32_t)(rule->o.bytes / qp->mtu);
 		if (w->limit > w->npsn)

@@ -23,7 +23,6 @@ type engine interface {
 type lane interface {
 	Local() initiator.Endpoint
 	Connect(initiator.Endpoint) error
-	Scratch() []byte
 	Move(initiator.Move) error
 	Fail()
 	Failed() <-chan struct{}

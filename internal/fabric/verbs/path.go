@@ -45,8 +45,6 @@ type path struct {
 	load atomic.Int64 // bytes of the open transfers that chose it
 	good atomic.Int64 // when a move last succeeded, Unix nanoseconds
 
-	landed atomic.Uint32 // bytes of the scratch that were used
-
 	settled chan struct{} // closed when this end is reset, or was never connected
 	fenced  chan struct{} // closed when the client's end is
 	done    chan struct{} // closed when both are

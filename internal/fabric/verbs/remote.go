@@ -27,15 +27,14 @@ type remote struct {
 	memory  *backing
 	local   netip.Addr // of this node, that the client's HTTP connection uses
 
-	mu    sync.Mutex
-	path  *path            // chosen
-	marks map[*path]uint64 // paths that carried operations well, and an address in client memory of one
+	mu   sync.Mutex
+	path *path // chosen
 }
 
 // Size is the part of the window that the request may touch.
 func (r *remote) Size() int64 { return r.window.Size() }
 
-// Write moves src into client memory, and waits until the client's adapter has it; Close waits for the memory.
+// Write moves src into client memory.
 func (r *remote) Write(ctx context.Context, off int64, src ...arena.Buffer) error {
 	return r.operate(ctx, fabric.ForGet, off, src)
 }
@@ -86,7 +85,6 @@ func (r *remote) carry(m initiator.Move) error {
 		}
 		m.RKey = uint32(r.memory.keys[p.device])
 		if err = p.move(m); err == nil {
-			r.mark(p, m)
 			return nil
 		}
 		p.fail(whyNot) // it has, but for an error that costs no queue pair
@@ -110,16 +108,6 @@ func (p *path) fenceLost() error {
 	case <-core.Ended():
 		return core.Err()
 	}
-}
-
-// mark notes that a path carried an operation well.
-func (r *remote) mark(p *path, m initiator.Move) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.marks == nil {
-		r.marks = make(map[*path]uint64)
-	}
-	r.marks[p] = m.Remote
 }
 
 // errPathWait says that the client made no path in time.
@@ -218,58 +206,12 @@ func (s *session) reachable(b *backing) bool {
 	return up && time.Since(s.lost) < hopeWait
 }
 
-// Close ends the transfer: each path that carried it must answer for a byte of it.
+// Close ends the transfer. Nothing of it is under way: each operation has ended with its proof, or its path is fenced.
 func (r *remote) Close() error {
-	err := r.window.Close(r.finish)
+	err := r.window.Close(nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.count(-r.window.Bytes)
 	r.path = nil
 	return err
-}
-
-func (r *remote) finish(error) error {
-	r.mu.Lock()
-	marks := r.marks
-	r.mu.Unlock()
-	if len(marks) == 0 {
-		return nil
-	}
-	core := r.session.core
-	wait, cause := max(time.Until(r.window.Deadline), 0)+closeGrace, fabric.ErrOverdue
-	if stall := r.session.fabric.stall; stall < wait {
-		wait, cause = stall, fabric.ErrStalled
-	}
-	timer := time.AfterFunc(wait, func() { core.Cut(cause) })
-	defer timer.Stop()
-	var errs []error
-	for p, at := range marks {
-		errs = append(errs, r.confirm(p, at))
-	}
-	return errors.Join(errs...)
-}
-
-// confirm reads a byte behind all that a path carried: the answer comes from the client's memory after what was
-// written, and from an adapter that has not failed since. Without it nothing that the path carried counts as moved,
-// whatever was reported of it before: some adapters report a work request as done and then fail.
-func (r *remote) confirm(p *path, at uint64) error {
-	err := p.move(initiator.Move{
-		Op: native.OpRead, Remote: at, RKey: uint32(r.memory.keys[p.device]), Local: p.landing(),
-	})
-	if err == nil {
-		return nil
-	}
-	p.fail(whyNot)
-	if ended := p.fenceLost(); ended != nil {
-		return ended
-	}
-	return fmt.Errorf("%w: %w", fabric.ErrTransfer, err)
-}
-
-// landing is a byte for what confirm reads, and nobody looks at: each one in turn, so that READs under way at the same
-// time do not meet in one.
-func (p *path) landing() []initiator.Segment {
-	scratch := p.lane.Scratch()
-	at := int(p.landed.Add(1) % uint32(len(scratch)))
-	return []initiator.Segment{scratch[at : at+1]}
 }

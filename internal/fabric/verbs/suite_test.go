@@ -9,7 +9,6 @@ import (
 	"github.com/penstock-store/penstock/client/target"
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/fabrictest"
-	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/native"
 	"github.com/penstock-store/penstock/native/fakeverbs"
 )
@@ -47,16 +46,6 @@ func fakeDevices(t testing.TB, nic *fakeverbs.NIC, names ...string) *target.Devi
 		}
 	})
 	return d
-}
-
-// discover finds the named rails of the fake.
-func discover(t testing.TB, nic *fakeverbs.NIC, names ...string) []rail.Rail {
-	t.Helper()
-	rails, _, err := rail.Discover(nic.Library(), rail.Options{Devices: names})
-	if err != nil || len(rails) != len(names) {
-		t.Fatalf("%d rails, %v", len(rails), err)
-	}
-	return rails
 }
 
 // fakeBed is both ends on one fake adapter.

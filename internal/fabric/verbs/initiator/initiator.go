@@ -52,7 +52,7 @@ var (
 type Options struct {
 	Library *native.Library
 	Rail    rail.Rail
-	Arena   []byte // registered for local use; all Local segments lie in it, or in a path's Scratch
+	Arena   []byte // registered for local use; all Local segments lie in it
 
 	Paths int // at most; 0 means DefaultPaths
 	Depth int // work requests of one path under way; 0 means DefaultDepth
@@ -85,7 +85,7 @@ const (
 	batchWork = 16
 	// pollBatch is how many completions are taken by one call.
 	pollBatch = 64
-	// scratchBytes is a path's own registered memory: a cache line, so that paths do not share one.
+	// scratchBytes is a path's own registered memory, where proofs land: a cache line, so that paths do not share one.
 	scratchBytes = 64
 
 	defaultTimeout = 14

@@ -10,7 +10,7 @@ import (
 // op is a Move under way. Its path's lock guards it.
 type op struct {
 	Move
-	pieces int    // work requests that are still to be posted
+	pieces int    // work requests that are still to be posted, the proof among them
 	seg    int    // where posting goes on: segment,
 	off    int    // offset in it,
 	remote uint64 // and the peer's address
@@ -64,7 +64,7 @@ func (r *Rail) check(m *Move) (bytes int64, pieces int, err error) {
 		if n == 0 {
 			continue
 		}
-		if r.memory(address(s), uint64(n)) == nil {
+		if !r.arena.has(address(s), uint64(n)) {
 			return 0, 0, fmt.Errorf("%w: segment of %d bytes is not registered", ErrLocal, n)
 		}
 		bytes += int64(n)
@@ -76,32 +76,27 @@ func (r *Rail) check(m *Move) (bytes int64, pieces int, err error) {
 	return bytes, pieces, nil
 }
 
-// memory is the registered memory that holds the n bytes at addr, or nil.
-func (r *Rail) memory(addr, n uint64) *local {
-	switch {
-	case r.arena.has(addr, n):
-		return &r.arena
-	case r.scratch.has(addr, n):
-		return &r.scratch
+// cut makes the next work request of o: at most a piece, and never across segments. The last one is the proof.
+func (p *Path) cut(o *op, w *native.Work) {
+	r := p.rail
+	if o.pieces--; o.pieces == 0 {
+		// Work requests under way at once have different bytes of the scratch, as long as the depth lets them.
+		*w = native.Work{
+			Local: address(p.scratch[p.tail%scratchBytes:]), Remote: o.Remote, Length: 1,
+			LKey: r.scratch.lkey, RKey: o.RKey, Op: native.OpRead,
+		}
+		return
 	}
-	return nil
-}
-
-// cut makes the next work request of o: at most a piece, and never across segments.
-func (r *Rail) cut(o *op, w *native.Work) {
 	for o.off == len(o.Local[o.seg]) {
 		o.seg, o.off = o.seg+1, 0
 	}
 	s := o.Local[o.seg]
 	n := min(len(s)-o.off, r.piece)
-	addr := address(s[o.off:])
 	*w = native.Work{
-		Local: addr, Remote: o.remote, Length: uint32(n),
-		LKey: r.memory(addr, uint64(n)).lkey, RKey: o.RKey, Op: o.Op,
+		Local: address(s[o.off:]), Remote: o.remote, Length: uint32(n), LKey: r.arena.lkey, RKey: o.RKey, Op: o.Op,
 	}
 	o.off += n
 	o.remote += uint64(n)
-	o.pieces--
 }
 
 // spare takes an op for a Move: a used one where there is one, so that nothing is allocated. Called with mu held.
@@ -112,7 +107,7 @@ func (p *Path) spare(m Move, pieces int) *op {
 	} else {
 		p.spares = o.next
 	}
-	*o = op{Move: m, pieces: pieces, remote: m.Remote, wake: o.wake}
+	*o = op{Move: m, pieces: pieces + 1, remote: m.Remote, wake: o.wake}
 	return o
 }
 

@@ -23,6 +23,7 @@ type entry struct {
 	op     *op
 	bytes  uint32
 	read   bool
+	proof  bool // the READ behind all others of its Move
 	signal bool
 	done   bool // it completed after the path had failed, or by failing it
 }
@@ -103,9 +104,6 @@ func (p *Path) Local() Endpoint {
 	return p.local
 }
 
-// Scratch is registered memory of this path outside the arena, for bytes that nobody looks at.
-func (p *Path) Scratch() []byte { return p.scratch }
-
 // Connect takes the queue pair to its peer's: unit and reads are the lesser of both ends'. A path that could not be
 // connected has failed. Errors: native.ErrVerbs; ErrLocal, when the peer's data cannot be meant; ErrLost, when the path
 // failed meanwhile.
@@ -174,7 +172,10 @@ func (p *Path) ended() {
 	}
 }
 
-// Move moves the bytes and waits. Errors: ErrDenied, ErrLost, ErrLocal.
+// Move moves the bytes and waits. The last work request is a READ of the first byte, the proof: it is answered from
+// the peer's memory behind all that was written, and by a queue pair that has not failed. An acknowledgement alone says
+// that the peer's adapter has the bytes; and some adapters report a work request as done and then fail. Errors:
+// ErrDenied, ErrLost, ErrLocal.
 func (p *Path) Move(m Move) error {
 	bytes, pieces, err := p.rail.check(&m)
 	if err != nil {
@@ -227,16 +228,18 @@ func (p *Path) advance(o *op) bool {
 	if n == 0 {
 		return false
 	}
-	read := o.Op == native.OpRead
 	work := p.work[:n]
 	for i := range work {
 		w := &work[i]
-		p.rail.cut(o, w)
+		p.cut(o, w)
+		read := w.Op == native.OpRead
 		w.ID = workID(p.slot, p.tail)
 		// A READ's length is known from its own completion only. The last of each batch is signalled, so that what
 		// is not has a successor that is.
 		w.Signal = read || i == n-1
-		p.ring[p.tail%uint64(len(p.ring))] = entry{op: o, bytes: w.Length, read: read, signal: w.Signal}
+		p.ring[p.tail%uint64(len(p.ring))] = entry{
+			op: o, bytes: w.Length, read: read, proof: o.pieces == 0, signal: w.Signal,
+		}
 		p.tail++
 	}
 	o.left += n
@@ -279,8 +282,8 @@ func (p *Path) complete(cs []native.Completion, t *tally) {
 			poke(o.wake)
 		}
 	}
-	p.mu.Unlock()
 	p.rail.credits.give(freed)
+	p.mu.Unlock()
 }
 
 func (p *Path) completeOne(c *native.Completion, t *tally) {
@@ -334,9 +337,11 @@ func (p *Path) disordered(at uint64) bool {
 // succeed ends a work request that completed well, or has a successor that did.
 func (p *Path) succeed(e *entry, t *tally) {
 	t.works++
-	if e.read {
+	switch {
+	case e.proof:
+	case e.read:
 		t.reads += int64(e.bytes)
-	} else {
+	default:
 		t.writes += int64(e.bytes)
 	}
 	o := e.op

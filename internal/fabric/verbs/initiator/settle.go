@@ -92,7 +92,7 @@ func (p *Path) takeBack() error {
 func (p *Path) settleNow() {
 	p.rail.sweep()
 	p.mu.Lock()
-	freed := int(p.tail - p.head)
+	p.rail.credits.give(int(p.tail - p.head))
 	for ; p.head < p.tail; p.head++ {
 		e := &p.ring[p.head%uint64(len(p.ring))]
 		o := e.op
@@ -105,7 +105,6 @@ func (p *Path) settleNow() {
 	p.state = pathSettled
 	close(p.settled)
 	p.mu.Unlock()
-	p.rail.credits.give(freed)
 }
 
 // Close fails the path, waits until it has settled, and gives its queue pair back. Errors: ErrStuck; native.ErrVerbs,

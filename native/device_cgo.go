@@ -52,17 +52,21 @@ type Device struct {
 	dev    *C.struct_nv_device
 	info   DeviceInfo
 	events *waiter
+	event  C.struct_nv_event // the last one; the one NextEvent's
 }
 
 func newDevice(dev *C.struct_nv_device) (*Device, error) {
-	events, err := newWaiter(int(C.nv_device_fd(dev)), "verbs-events")
+	d := &Device{dev: dev}
+	take := func() C.struct_nv_status { return C.nv_device_event(dev, &d.event) }
+	events, err := newWaiter(int(C.nv_device_fd(dev)), "verbs-events", take)
 	if err != nil {
 		C.nv_device_close(dev)
 		return nil, err
 	}
 	var info C.struct_nv_device_info
 	C.nv_device_info(dev, &info)
-	return &Device{dev: dev, info: deviceInfo(&info), events: events}, nil
+	d.info, d.events = deviceInfo(&info), events
+	return d, nil
 }
 
 // Info is what the adapter said of itself when it was opened.
@@ -122,13 +126,12 @@ func (d *Device) gids(port, entries int) ([]GID, error) {
 	return gids, nil
 }
 
-// NextEvent waits for an asynchronous event. Errors: ErrClosed, ctx's error.
+// NextEvent waits for an asynchronous event. One NextEvent at a time. Errors: ErrClosed, ctx's error.
 func (d *Device) NextEvent(ctx context.Context) (Event, error) {
-	var c C.struct_nv_event
-	err := d.events.wait(ctx, func() C.struct_nv_status { return C.nv_device_event(d.dev, &c) })
-	if err != nil {
+	if err := d.events.wait(ctx); err != nil {
 		return Event{}, err
 	}
+	c := &d.event
 	return Event{Type: EventType(c._type), Port: int(c.port), QPN: uint32(c.qpn)}, nil
 }
 

@@ -28,7 +28,8 @@ func (d *Device) NewCQ(depth int) (*CQ, error) {
 	if err := failure(C.nv_cq_open(d.dev, C.int(depth), &c.cq)); err != nil {
 		return nil, err
 	}
-	events, err := newWaiter(int(C.nv_cq_fd(c.cq)), "verbs-completions")
+	take := func() C.struct_nv_status { return C.nv_cq_event(c.cq) }
+	events, err := newWaiter(int(C.nv_cq_fd(c.cq)), "verbs-completions", take)
 	if err != nil {
 		C.nv_cq_close(c.cq)
 		return nil, err
@@ -62,10 +63,8 @@ func (c *CQ) Arm() error {
 	return failure(C.nv_cq_arm(c.cq))
 }
 
-// Wait blocks until an armed CQ has had a completion. Errors: ErrClosed, ctx's error.
-func (c *CQ) Wait(ctx context.Context) error {
-	return c.events.wait(ctx, func() C.struct_nv_status { return C.nv_cq_event(c.cq) })
-}
+// Wait blocks until an armed CQ has had a completion. One Wait at a time. Errors: ErrClosed, ctx's error.
+func (c *CQ) Wait(ctx context.Context) error { return c.events.wait(ctx) }
 
 // Close closes the CQ and ends its Wait.
 func (c *CQ) Close() error {

@@ -17,15 +17,23 @@ type waiter struct {
 	file *os.File // a dup: the library closes its own
 	conn syscall.RawConn
 	once sync.Once
+
+	ready func(uintptr) bool // calls take; made once, since every completion queue waits all the time
+	got   C.struct_nv_status // what take returned last; the one wait's
 }
 
-// newWaiter makes a waiter for a descriptor that does not block.
-func newWaiter(fd int, name string) (*waiter, error) {
+// newWaiter makes a waiter for a descriptor that does not block. take takes what made it readable, or fails with
+// EAGAIN.
+func newWaiter(fd int, name string, take func() C.struct_nv_status) (*waiter, error) {
 	dup, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
 	if errno != 0 {
 		return nil, &CallError{Call: "fcntl", Errno: int(errno)}
 	}
 	w := &waiter{file: os.NewFile(dup, name)}
+	w.ready = func(uintptr) bool {
+		w.got = take()
+		return syscall.Errno(w.got.err) != syscall.EAGAIN
+	}
 	conn, err := w.file.SyscallConn()
 	if err == nil {
 		// A descriptor that the poller does not take has no deadlines: it could not be waited for.
@@ -41,7 +49,7 @@ func newWaiter(fd int, name string) (*waiter, error) {
 
 // wait calls take until it returns something else than EAGAIN, and whenever the descriptor is readable.
 // One wait at a time. Errors: of take; ErrClosed; ctx's.
-func (w *waiter) wait(ctx context.Context, take func() C.struct_nv_status) error {
+func (w *waiter) wait(ctx context.Context) error {
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })
 		defer stop()
@@ -50,14 +58,10 @@ func (w *waiter) wait(ctx context.Context, take func() C.struct_nv_status) error
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		var got C.struct_nv_status
-		err := w.conn.Read(func(uintptr) bool {
-			got = take()
-			return syscall.Errno(got.err) != syscall.EAGAIN
-		})
+		err := w.conn.Read(w.ready)
 		switch {
 		case err == nil:
-			return failure(got)
+			return failure(w.got)
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return ErrClosed
 		case ctx.Err() == nil:

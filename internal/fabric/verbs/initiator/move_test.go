@@ -5,7 +5,9 @@ package initiator
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/penstock-store/penstock/native"
 	"github.com/penstock-store/penstock/native/fakeverbs"
@@ -103,6 +105,9 @@ func TestMovesThatCannotBeMeant(t *testing.T) {
 		})
 	}
 	mustMove(t, p, good)
+	for end := time.Now().Add(10 * time.Second); g.rail.Stats().Works < 2 && time.Now().Before(end); {
+		runtime.Gosched() // the poller counts after it has woken the Move
+	}
 	if s := g.rail.Stats(); s.Works != 2 {
 		t.Errorf("%d work requests were done, want 1 and its proof", s.Works)
 	}

@@ -85,6 +85,10 @@ test-rdma-host: ## the same on this machine's RDMA adapters; ends with 77 when t
 	@$(GO) build -o bin/guest ./test/guest
 	./bin/guest -host $(RDMA)
 
+.PHONY: bench-rdma
+bench-rdma: ## the rates of test-rdma against perftest and each other, on a quiet machine; fails below the bounds
+	PENSTOCK_TEST_BOUNDS=1 $(GO) run ./test/guest -v -run test-rdma -tests 'TestSpeed|TestCrowd|TestManySessions' $(RDMA)
+
 .PHONY: bench-hostile
 bench-hostile: ## transfers beside 10,000 idle, slow and endless connections: memory and throughput within bounds
 	PENSTOCK_SIEGE=1 $(GO) test -count=1 -timeout 60m -v -run 'TestSiege' ./test/hostile

@@ -86,7 +86,10 @@ func (h *harness) plan(only *regexp.Regexp) (program, error) {
 // suiteEnv is for the end-to-end suite: its figures are kept, and in the guest it has time, and a rail that it may take
 // down.
 func (h *harness) suiteEnv(results string) []string {
-	env := []string{"PENSTOCK_TEST_RECORD=" + filepath.Join(results, figuresFile)}
+	env := []string{
+		"PENSTOCK_TEST_RECORD=" + filepath.Join(results, figuresFile),
+		"PENSTOCK_TEST_BOUNDS=" + os.Getenv("PENSTOCK_TEST_BOUNDS"),
+	}
 	if h.host {
 		if h.link != "" {
 			env = append(env, "PENSTOCK_TEST_LINK="+h.link)

@@ -12,6 +12,7 @@
 //	PENSTOCK_TEST_LINK    the network device of a rail that may be taken down
 //	PENSTOCK_TEST_RECORD  a file that gets a line of JSON for each measured figure
 //	PENSTOCK_TEST_LONG    1: the long forms
+//	PENSTOCK_TEST_BOUNDS  1: rates below their bounds are failures, and speed takes seven turns
 //
 // Oracles: patterns made from seeds, in objects and around windows; the node's own counters and its access log, for
 // payload that must not travel in HTTP bodies and for resources that must come back; perftest, for speed.

@@ -22,6 +22,7 @@ const (
 	linkVariable   = "PENSTOCK_TEST_LINK"
 	recordVariable = "PENSTOCK_TEST_RECORD"
 	longVariable   = "PENSTOCK_TEST_LONG"
+	boundsVariable = "PENSTOCK_TEST_BOUNDS"
 	// jobVariable makes the test binary a client process.
 	jobVariable = "PENSTOCK_TEST_JOB"
 )
@@ -54,6 +55,9 @@ func asked() string {
 
 // given tells whether a fabric was asked for: then the suite runs in full.
 func given() bool { return asked() != "" }
+
+// bounded tells whether rates are held against their bounds, which takes a machine that does nothing else.
+func bounded() bool { return os.Getenv(boundsVariable) != "" }
 
 // slow stretches a time on emulated machines.
 func slow(d time.Duration) time.Duration {

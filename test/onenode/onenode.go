@@ -33,12 +33,18 @@ type Node struct {
 // fake1. Where they cannot be, the test is skipped.
 func StartRC(t testing.TB, o fakeverbs.Options, change ...func(*config.Config)) *Node {
 	t.Helper()
+	return StartRCLogged(t, slog.DiscardHandler, o, change...)
+}
+
+// StartRCLogged is StartRC with a log.
+func StartRCLogged(t testing.TB, log slog.Handler, o fakeverbs.Options, change ...func(*config.Config)) *Node {
+	t.Helper()
 	if len(o.Devices) == 0 {
 		o.Devices = []fakeverbs.Device{{}, {}}
 	}
 	nic := fakeverbs.New(t, o)
 	here := func(c *config.Config) { c.RDMA.ClientNetworks = []string{fakeNetwork} }
-	n := start(t, server.Ground{Verbs: nic.Library()}, append([]func(*config.Config){here}, change...))
+	n := start(t, server.Ground{Verbs: nic.Library()}, log, append([]func(*config.Config){here}, change...))
 	n.Adapters = nic
 	return n
 }
@@ -49,10 +55,10 @@ const fakeNetwork = "10.99.0.0/16"
 // Start runs a node with few buffers and short segments, on a directory that goes with the test.
 func Start(t testing.TB, change ...func(*config.Config)) *Node {
 	t.Helper()
-	return start(t, server.Ground{}, change)
+	return start(t, server.Ground{}, slog.DiscardHandler, change)
 }
 
-func start(t testing.TB, g server.Ground, change []func(*config.Config)) *Node {
+func start(t testing.TB, g server.Ground, log slog.Handler, change []func(*config.Config)) *Node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pn") // t.TempDir is too long a path for a Unix socket
 	if err != nil {
@@ -77,7 +83,7 @@ func start(t testing.TB, g server.Ground, change []func(*config.Config)) *Node {
 		f(&cfg)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := server.NewOn(ctx, g, cfg, slog.New(slog.DiscardHandler))
+	s, err := server.NewOn(ctx, g, cfg, slog.New(log))
 	if err != nil {
 		cancel()
 		t.Fatal(err)

@@ -190,8 +190,8 @@ func TestMakingAQueuePairFails(t *testing.T) {
 	g.works()
 }
 
-// TestOpenFails at each of its steps, and leaves nothing open.
-func TestOpenFails(t *testing.T) {
+// TestRF_30_OpenFails at each of its steps, a registration that is refused among them, and leaves nothing open.
+func TestRF_30_OpenFails(t *testing.T) {
 	nic := fakeverbs.New(t, fakeverbs.Options{})
 	rails, _, err := rail.Discover(nic.Library(), rail.Options{})
 	if err != nil {

@@ -1,0 +1,88 @@
+package server_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/native"
+)
+
+// TestRF_25_NodeWithoutLibrary: a node that does not find libibverbs says so, and works without.
+func TestRF_25_NodeWithoutLibrary(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "libnone.so")
+	worksWithout(t, path, native.ReasonNoLibrary, path)
+	if err := os.WriteFile(path, []byte("no library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	worksWithout(t, path, native.ReasonNoLibrary, path)
+}
+
+// TestRF_28_NodeWithOldLibrary: the same for a library that lacks what is needed.
+func TestRF_28_NodeWithOldLibrary(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("no C compiler")
+	}
+	dir := t.TempDir()
+	source, path := filepath.Join(dir, "old.c"), filepath.Join(dir, "libold.so")
+	if err := os.WriteFile(source, []byte("void *ibv_get_device_list(void) { return 0; }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(cc, "-shared", "-fPIC", "-o", path, source).CombinedOutput(); err != nil {
+		t.Fatalf("cc: %v\n%s", err, out)
+	}
+	worksWithout(t, path, native.ReasonNoSymbol, "ibv_")
+}
+
+// worksWithout starts a node on a library that is no good. The log has the reason and the detail, the list of fabrics
+// the reason; tcp is up, and an object goes up and down over HTTP.
+func worksWithout(t *testing.T, library, reason, detail string) {
+	t.Helper()
+	var built *native.UnavailableError
+	_, err := native.Open(native.Options{Path: library})
+	if errors.As(err, &built) && (built.Reason == native.ReasonNoCgo || built.Reason == native.ReasonNoHeaders) {
+		reason, detail = built.Reason, "RDMA off" // such a program looks at no library
+	}
+	c := configFor(t, t.TempDir())
+	c.RDMA.VerbsLibrary = library
+	var log bytes.Buffer
+	r := start(t, c, slog.New(slog.NewTextHandler(&log, nil)))
+	status, body := r.do("GET", "/.penstock/fabric/v1", nil)
+	info, err := frame.DecodeNodeInfo(bytes.NewReader(body))
+	if status != 200 || err != nil {
+		t.Fatalf("%d %v %s", status, err, body)
+	}
+	up := map[string]bool{}
+	for _, f := range info.Fabrics {
+		up[f.Name] = f.Up
+		if f.Name == "rc" && f.Reason != reason {
+			t.Errorf("rc has reason %q, want %q", f.Reason, reason)
+		}
+	}
+	if rc, listed := up["rc"]; rc || !listed || !up["tcp"] || !up["shm"] {
+		t.Errorf("fabrics %v", up)
+	}
+	for _, step := range []struct{ method, path, body string }{
+		{"PUT", "/bucket", ""}, {"PUT", "/bucket/k", "v"}, {"GET", "/bucket/k", ""},
+	} {
+		if status, got := r.do(step.method, step.path, []byte(step.body)); status != 200 {
+			t.Errorf("%s %s: %d %s", step.method, step.path, status, got)
+		} else if step.method == "GET" && string(got) != "v" {
+			t.Errorf("got %q", got)
+		}
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"RDMA off", "reason=" + reason, detail} {
+		if !bytes.Contains(log.Bytes(), []byte(want)) {
+			t.Errorf("the log does not have %q: %s", want, log.String())
+		}
+	}
+}

@@ -46,8 +46,6 @@ const Name = "rc"
 const (
 	// DefaultStallWait bounds how long a client may owe a frame: its transfers hold the server's buffers.
 	DefaultStallWait = 15 * time.Second
-	// closeGrace bounds the end of a transfer whose deadline is near or over.
-	closeGrace = 500 * time.Millisecond
 	// pathWait bounds how long a transfer waits for a path: a client makes one in milliseconds.
 	pathWait = 5 * time.Second
 	// upWait bounds the time between PATH_OK and PATH_UP: one round trip and a change of state.

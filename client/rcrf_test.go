@@ -57,8 +57,9 @@ func TestRF_46_RCKeepsItsPaths(t *testing.T) {
 	}
 }
 
-// TestRF_50_NothingSecretIsPrintedOnRC: at the level debug, in good and in failed transfers, neither end logs a token, a
-// secret or proof of a session, a key, or a first PSN; nor is one in an error or result. Oracle: the frames on the wire.
+// TestRF_50_NothingSecretIsPrintedOnRC: at the level debug, in good and in failed transfers, neither end logs a token,
+// a secret or proof of a session, a key, or a first PSN; nor is one in an error or result. Oracle: the frames on the
+// wire.
 func TestRF_50_NothingSecretIsPrintedOnRC(t *testing.T) {
 	const size = 100_000
 	var log safeBuffer

@@ -10,8 +10,9 @@
 //  1. A remote address is that of an announced region plus a checked window; its key is the one that the region's
 //     client announced for the path's device. Queue pairs of this node have no remote rights.
 //  2. A path leads only to a GID that is known to belong to the client.
-//  3. A path that failed carries nothing any more. No request that used it is answered before the client fenced its
-//     end, or the session was cut; and a cut has reset the session's queue pairs before anything is answered.
+//  3. A path that failed carries nothing any more. No request with an operation that the failure caught is answered
+//     before the client fenced its end, or the session was cut; and a cut has reset the session's queue pairs before
+//     anything is answered.
 //  4. What a client sends is answered, refused, or ends its session: it costs nobody else more than its share of paths.
 //  5. A rail is ejected by what living clients confirm, never by clients that are gone.
 //

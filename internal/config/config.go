@@ -88,10 +88,9 @@ type Arena struct {
 	Wait          time.Duration `yaml:"wait" doc:"how long a request waits for a buffer before 503 or a decline"`
 }
 
-// Bytes is the whole arena, which is registered with each rail: the buffers, and one of 64 KiB that the rc fabric uses
-// for itself.
+// Bytes is the whole arena, which is registered with each rail.
 func (a Arena) Bytes() uint64 {
-	return uint64(a.FabricBuffers)<<20 + uint64(a.HTTPBuffers)<<19 + uint64(a.SmallBuffers+1)<<16
+	return uint64(a.FabricBuffers)<<20 + uint64(a.HTTPBuffers)<<19 + uint64(a.SmallBuffers)<<16
 }
 
 // RDMA are the switches of one-sided transfers.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"runtime"
 	"sync"
 	"syscall"
@@ -75,19 +74,6 @@ func (d *Device) Info() DeviceInfo { return d.info }
 
 // Port asks for a port's state and GIDs as they are now.
 func (d *Device) Port(number int) (PortInfo, error) {
-	return d.port(number, 0, math.MaxInt32)
-}
-
-// PortEntry is Port with one entry of the table at most: a whole one may take thousands of reads.
-func (d *Device) PortEntry(number, index int) (PortInfo, error) {
-	if index < 0 || index >= math.MaxInt32 {
-		return PortInfo{}, invalid("ibv_query_gid")
-	}
-	return d.port(number, index, index+1)
-}
-
-// port reads the entries of the port's table from first to before end.
-func (d *Device) port(number, first, end int) (PortInfo, error) {
 	if err := d.use(); err != nil {
 		return PortInfo{}, err
 	}
@@ -109,7 +95,7 @@ func (d *Device) port(number, first, end int) (PortInfo, error) {
 	if c.active != 0 {
 		p.State = PortActive
 	}
-	gids, err := d.gids(number, C.struct_nv_range{first: C.int32_t(first), end: min(C.int32_t(end), c.gids)})
+	gids, err := d.gids(number, int(c.gids))
 	if err != nil {
 		return PortInfo{}, err
 	}
@@ -120,10 +106,10 @@ func (d *Device) port(number, first, end int) (PortInfo, error) {
 // maxGIDs bounds what is kept of a port's table. Adapters have tables of up to a few hundred entries.
 const maxGIDs = 256
 
-func (d *Device) gids(port int, entries C.struct_nv_range) ([]GID, error) {
+func (d *Device) gids(port, entries int) ([]GID, error) {
 	var room [maxGIDs]C.struct_nv_gid
 	var count C.int32_t
-	err := failure(C.nv_gids(d.dev, C.uint8_t(port), entries, &room[0], maxGIDs, &count))
+	err := failure(C.nv_gids(d.dev, C.uint8_t(port), C.int32_t(entries), &room[0], maxGIDs, &count))
 	if err != nil {
 		return nil, err
 	}

@@ -93,12 +93,7 @@ struct nv_gid {
 
 /* nv_gids writes the entries that are not zero, at most room of them, and how many it wrote. */
 struct nv_status nv_port(struct nv_device *device, uint8_t port, struct nv_port_info *info);
-/* Entries of a port's table, from first to before end. */
-struct nv_range {
-	int32_t first, end;
-};
-
-struct nv_status nv_gids(struct nv_device *device, uint8_t port, struct nv_range entries, struct nv_gid *gids,
+struct nv_status nv_gids(struct nv_device *device, uint8_t port, int32_t entries, struct nv_gid *gids,
 			 int32_t room, int32_t *count);
 
 enum nv_event_type {

@@ -230,8 +230,8 @@ struct nv_status nv_port(struct nv_device *device, uint8_t port, struct nv_port_
 	return nv_ok();
 }
 
-struct nv_status nv_gids(struct nv_device *device, uint8_t port, struct nv_range entries, struct nv_gid *gids,
-			 int32_t room, int32_t *count)
+struct nv_status nv_gids(struct nv_device *device, uint8_t port, int32_t entries, struct nv_gid *gids, int32_t room,
+			 int32_t *count)
 {
 	static const uint8_t zero[16];
 	const struct nv_api *api = device->api;
@@ -241,7 +241,7 @@ struct nv_status nv_gids(struct nv_device *device, uint8_t port, struct nv_range
 	*count = 0;
 	if (status.err)
 		return status;
-	for (int i = entries.first; i < entries.end && *count < room; i++) {
+	for (int i = 0; i < entries && *count < room; i++) {
 		struct nv_gid *gid = &gids[*count];
 		union ibv_gid raw;
 		int type = NV_GID_INFINIBAND;

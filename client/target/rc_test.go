@@ -220,7 +220,8 @@ func TestRCBrokenServer(t *testing.T) {
 		s.list()
 		p := s.offered()
 		s.send(frame.Header{Type: frame.Lost, ID: p.id}, nil)
-		if done := <-dialed; !errors.Is(done.err, target.ErrClosed) {
+		// Whether the broken session or the lack of a path is seen first depends on the adapter's speed.
+		if done := <-dialed; !errors.Is(done.err, target.ErrClosed) && !errors.Is(done.err, target.ErrRefused) {
 			t.Errorf("%v", done.err)
 		}
 	})

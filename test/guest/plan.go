@@ -22,7 +22,7 @@ var testPackages = []struct {
 	{"native/fakeverbs", "^TestDevice", 2 * time.Minute},
 	{"internal/rail", "OnRealDevices$", 2 * time.Minute},
 	{"internal/fabric/verbs/initiator", "", 2 * time.Minute},
-	{"internal/fabric/verbs", "", 2 * time.Minute},
+	{"internal/fabric/verbs", "OnDevices$", 2 * time.Minute},
 	{"client/target", "^TestRC(Transfer|Fenced?(AfterLost|NeedsNoServer)|Forget|(Broken|Shares)\\w*|Refused|Pathless)$",
 		2 * time.Minute},
 	{suite, "", 15 * time.Minute},

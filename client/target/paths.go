@@ -517,8 +517,7 @@ func (p *paths) retired() {
 }
 
 // retire ends the queue pair of a path that the caller took out, with a call begun and counted in retiring, and tells
-// the server. Errors: of
-// the connection; errAdapter.
+// the server. Errors: of the connection; errAdapter.
 func (p *paths) retire(t *path) error {
 	defer p.calls.Done()
 	defer p.retired()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -25,7 +24,7 @@ type remote struct {
 	window  *fabric.Window
 	session *session
 	memory  *backing
-	local   netip.Addr // of this node, that the client's HTTP connection uses
+	near    *port // the rail whose address the client's HTTP connection uses, or nil
 
 	mu   sync.Mutex
 	path *path // chosen
@@ -140,7 +139,6 @@ func (r *remote) take() (*path, error) {
 // choose keeps the transfer's path while it works, and else takes the best one of the session.
 func (r *remote) choose() (chosen *path, changed <-chan struct{}) {
 	s := r.session
-	near := s.fabric.ports.near(r.local)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.mu.Lock()
@@ -149,7 +147,7 @@ func (r *remote) choose() (chosen *path, changed <-chan struct{}) {
 		return r.path, nil
 	}
 	for _, p := range s.paths {
-		if p.usable(r.memory) && (chosen == nil || better(p, chosen, near)) {
+		if p.usable(r.memory) && (chosen == nil || better(p, chosen, r.near)) {
 			chosen = p
 		}
 	}

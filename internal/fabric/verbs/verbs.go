@@ -194,7 +194,8 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 		return nil, err
 	}
 	r := &remote{
-		window: w, session: w.Session.Carrier.(*session), memory: w.Backing.(*backing), local: g.Local.Unmap(),
+		window: w, session: w.Session.Carrier.(*session), memory: w.Backing.(*backing),
+		near: f.ports.near(g.Local.Unmap()),
 	}
 	if !r.session.reachable(r.memory) {
 		w.Fail(errNoPath)

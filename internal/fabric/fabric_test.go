@@ -75,6 +75,25 @@ func TestManagerRoutes(t *testing.T) {
 			t.Errorf("%v counts as a decline", err)
 		}
 	}
+	// The name of a fabric is for session tokens: no token of another grammar reaches a fabric by it.
+	rc, dc, hip := &stub{name: "rc"}, &stub{name: "dc"}, &stub{name: "hipobj"}
+	named := fabric.NewManager(fabric.NewLedger(fabric.Limits{}), rc, dc, hip, &stub{})
+	for _, text := range []string{dcText, rcText, hipText} {
+		d, err := token.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f, err := named.Route(d); !errors.Is(err, fabric.ErrNoFabric) {
+			t.Errorf("%.6s goes to %v: %v", text, f, err)
+		}
+		if _, err := named.OpenDescriptor(t.Context(), d, fabric.Grant{Bytes: 5 << 20}); !errors.Is(err, fabric.ErrNoFabric) {
+			t.Errorf("%.6s of a short window: %v", text, err)
+		}
+	}
+	if _, err := named.Open(t.Context(), rc1Text, fabric.Grant{Bytes: 10}); !errors.Is(err, fabric.ErrNoSession) ||
+		len(rc.opened) != 1 || len(dc.opened)+len(hip.opened) != 0 {
+		t.Errorf("session token of rc: %v, opened %v %v %v", err, rc.opened, dc.opened, hip.opened)
+	}
 	if _, err := m.NewSession(t.Context(), "shm", "p"); !errors.Is(err, fabric.ErrNoFabric) { // the stub has no sessions
 		t.Errorf("session: %v", err)
 	}

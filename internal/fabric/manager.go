@@ -48,23 +48,17 @@ func (m *Manager) OpenDescriptor(ctx context.Context, d token.Descriptor, g Gran
 // Route returns the fabric that takes tokens like d, without looking at sessions, so that a request
 // can be declined before anything is reserved for it. Errors: ErrNoFabric, ErrUnsupportedToken.
 func (m *Manager) Route(d token.Descriptor) (Fabric, error) {
-	name := ""
 	switch d.Kind {
 	case token.Session:
-		name = d.Fabric
-	case token.DC:
-		name = "dc"
-	case token.RC:
-		name = "rc"
-	case token.HipObj:
-		return nil, ErrUnsupportedToken
+		if f := m.fabric(d.Fabric); f != nil {
+			return f, nil
+		}
+		return nil, fmt.Errorf("%w: %s", ErrNoFabric, d.Fabric)
+	case token.DC, token.RC: // known grammars of others; the fabric named rc takes session tokens only
+		return nil, ErrNoFabric
 	default:
 		return nil, ErrUnsupportedToken
 	}
-	if f := m.fabric(name); f != nil {
-		return f, nil
-	}
-	return nil, fmt.Errorf("%w: %s", ErrNoFabric, name)
 }
 
 func (m *Manager) fabric(name string) Fabric {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -203,15 +204,10 @@ func TestCommitsShareSyncs(t *testing.T) {
 		put(n)
 	}
 	within(t, func() bool { return written.Seen() >= writers })
-	seg := d.active
-	within(t, func() bool { // all wait in the next round
-		seg.sync.mu.Lock()
-		defer seg.sync.mu.Unlock()
-		return seg.sync.next != nil
-	})
+	within(t, func() bool { return waiters() == 1+writers }) // all but the first wait in the next round
 	close(release)
 	wg.Wait()
-	// The first waiters may have made a round of their own before the last came.
+	// One that was about to take its place when the others got theirs makes a round of its own.
 	if n := count.Seen(); n < 1 || n > writers/2 {
 		t.Fatalf("%d commits made %d syncs", writers, n)
 	}
@@ -219,6 +215,46 @@ func TestCommitsShareSyncs(t *testing.T) {
 		checkStored(t, d, n, []int{100, 20_000}[min(n, 1)])
 	}
 	must(t, d.Close())
+}
+
+// waiters is how many goroutines wait for an fdatasync, or run one.
+func waiters() int {
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	return bytes.Count(stacks, []byte("drive.(*syncer).wait("))
+}
+
+// TestSyncersShare: all who come while a sync runs are served by one more.
+func TestSyncersShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		syncs := 0
+		release := make(chan struct{})
+		s := syncer{sync: func() error {
+			syncs++ // one at a time
+			<-release
+			return nil
+		}}
+		var served atomic.Int32
+		ask := func() {
+			if err := s.wait(); err != nil {
+				t.Error(err)
+			}
+			served.Add(1)
+		}
+		go ask()
+		synctest.Wait()
+		for range 100 {
+			go ask()
+		}
+		synctest.Wait()
+		for _, want := range []int32{1, 101} {
+			release <- struct{}{}
+			synctest.Wait()
+			if got := served.Load(); got != want || syncs != 2 {
+				t.Fatalf("%d of 101 served by %d syncs, want %d by 2", got, syncs, want)
+			}
+		}
+	})
 }
 
 // within waits for a condition.

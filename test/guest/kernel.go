@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -25,6 +25,9 @@ type kernel struct {
 	modules []string // files, in the order of loading
 }
 
+// makeFileSystem is called by its path, since /usr/sbin may not be in that of a user.
+const makeFileSystem = "/usr/sbin/mkfs.ext4"
+
 // packages are what the guest and the builds for it need: a file that shows that the package is there.
 var packages = []struct{ file, name string }{
 	{"/usr/bin/qemu-system-x86_64", "qemu-system-x86"},
@@ -35,47 +38,54 @@ var packages = []struct{ file, name string }{
 	{"/etc/libibverbs.d/rxe.driver", "ibverbs-providers"},
 	{"/usr/bin/ib_write_bw", "perftest"},
 	{"/usr/bin/rdma", "iproute2"},
-	{"/usr/sbin/mkfs.ext4", "e2fsprogs"},
+	{makeFileSystem, "e2fsprogs"},
 }
+
+var errMissing = errors.New("guest: packages of Debian are missing")
 
 // installPackages installs what is missing, or says what must be.
 func (h *harness) installPackages(ctx context.Context, guest bool) error {
 	var missing []string
 	for _, p := range packages {
-		if _, err := os.Stat(p.file); err != nil && (guest || !strings.HasPrefix(p.name, "qemu")) {
+		if _, err := os.Stat(filepath.Join("/", h.root, p.file)); err != nil &&
+			(guest || !strings.HasPrefix(p.name, "qemu")) {
 			missing = append(missing, p.name)
 		}
 	}
 	if len(missing) == 0 {
 		return nil
 	}
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("guest: missing packages, and only root installs: apt-get install %s", strings.Join(missing, " "))
+	h.printf("missing: %s\n", strings.Join(missing, " "))
+	if h.user != 0 {
+		return fmt.Errorf("%w: only root installs them", errMissing)
 	}
-	h.printf("install %s\n", strings.Join(missing, " "))
-	if err := h.command(ctx, "", "apt-get", "update", "-qq"); err != nil {
-		return err
+	err := h.command(ctx, "", "apt-get", "update", "-qq")
+	if err == nil {
+		err = h.command(ctx, "", "apt-get",
+			append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)...)
 	}
-	return h.command(ctx, "", "apt-get",
-		append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)...)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errMissing, err)
+	}
+	return nil
 }
 
 // kernel returns the guest's kernel, from the cache or from the index of packages. The package is unpacked, never
 // installed.
 func (h *harness) kernel(ctx context.Context) (kernel, error) {
-	names, err := filepath.Glob(filepath.Join(h.cache, "linux-image-*"))
+	names, err := filepath.Glob(filepath.Join(h.kernels(), "linux-image-*"))
 	if err != nil {
 		return kernel{}, err
 	}
-	if k, err := readKernel(newest(names)); err == nil {
-		return k, nil
+	if found := newest(names); found != "" {
+		return readKernel(found)
 	}
 	name, err := h.offered(ctx)
 	if err != nil {
 		return kernel{}, err
 	}
 	h.printf("fetch %s\n", name)
-	if err := os.MkdirAll(h.cache, 0o755); err != nil {
+	if err := os.MkdirAll(h.kernels(), 0o755); err != nil {
 		return kernel{}, fmt.Errorf("guest: make cache: %w", err)
 	}
 	dir, err := os.MkdirTemp(h.cache, "fetch-")
@@ -158,33 +168,21 @@ func (h *harness) fetch(ctx context.Context, name, dir string) (kernel, error) {
 			return kernel{}, fmt.Errorf("guest: keep kernel: %w", err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(kept, wantedFile), []byte(strings.Join(modules, "\n")), 0o644); err != nil {
-		return kernel{}, fmt.Errorf("guest: keep kernel: %w", err)
-	}
-	place := filepath.Join(h.cache, name)
-	if err := os.RemoveAll(place); err != nil { // of another list of modules
-		return kernel{}, fmt.Errorf("guest: keep kernel: %w", err)
-	}
 	// Another run may have been quicker: then its copy is used.
+	place := filepath.Join(h.kernels(), name)
 	if err := os.Rename(kept, place); err != nil && !errors.Is(err, fs.ErrExist) {
 		return kernel{}, fmt.Errorf("guest: keep kernel: %w", err)
 	}
 	return readKernel(place)
 }
 
-// wantedFile has the list of modules for which a kernel was unpacked.
-const wantedFile = "wanted"
-
-var errStale = errors.New("guest: unpacked for other modules")
+// kernels is the directory of the kernels that were unpacked for this list of modules. What is in it never changes, so
+// that several runs may use it.
+func (h *harness) kernels() string {
+	return filepath.Join(h.cache, fmt.Sprintf("modules-%08x", crc32.ChecksumIEEE([]byte(strings.Join(modules, "\n")))))
+}
 
 func readKernel(dir string) (kernel, error) {
-	wanted, err := os.ReadFile(filepath.Join(dir, wantedFile))
-	if err != nil {
-		return kernel{}, fmt.Errorf("guest: read kernel: %w", err)
-	}
-	if !slices.Equal(strings.Split(string(wanted), "\n"), modules) {
-		return kernel{}, errStale
-	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.ko"))
 	return kernel{name: filepath.Base(dir), image: filepath.Join(dir, "vmlinuz"), modules: files}, err
 }

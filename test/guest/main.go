@@ -27,6 +27,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -41,9 +42,12 @@ const exitNoDevice = 77
 
 var (
 	errFailed   = errors.New("guest: steps failed")
-	errNoDevice = errors.New("guest: this machine has no RDMA device (/sys/class/infiniband is empty); " +
+	errBuild    = errors.New("guest: what it runs was not built")
+	errNoDevice = errors.New("guest: this machine has no RDMA device (" + devicesDir + " is empty); " +
 		"make test-rdma runs the same steps on an emulated one")
 )
+
+const devicesDir = "/sys/class/infiniband"
 
 // harness is one run.
 type harness struct {
@@ -58,8 +62,12 @@ type harness struct {
 	limit   time.Duration // of shell
 	link    string
 	list    bool
+	long    bool
 	verbose bool
 	dir     string // of this run
+	began   time.Time
+	root    string // of the files that are looked for; empty: /
+	user    int    // who runs this: packages are installed by 0 only
 	out     io.Writer
 }
 
@@ -67,7 +75,7 @@ func main() {
 	if os.Args[0] == initName {
 		guestMain()
 	}
-	h := harness{machine: standard(), out: os.Stdout}
+	h := harness{machine: standard(), out: os.Stdout, user: os.Geteuid()}
 	flag.BoolVar(&h.host, "host", false, "run the steps on this machine's own adapters, without a guest")
 	flag.StringVar(&h.only, "run", "", "only steps whose names match this regular expression")
 	flag.StringVar(&h.tests, "tests", "", "in steps of tests, only those whose names match this regular expression")
@@ -75,6 +83,7 @@ func main() {
 	flag.DurationVar(&h.limit, "limit", 10*time.Minute, "how long -command may take")
 	flag.StringVar(&h.link, "link", "", "with -host: the network device of a rail that tests may take down")
 	flag.BoolVar(&h.list, "list", false, "print the names of the steps and end")
+	flag.BoolVar(&h.long, "long", os.Getenv("PENSTOCK_TEST_LONG") != "", "run the long forms of the end-to-end suite")
 	flag.BoolVar(&h.verbose, "v", false, "print the whole output of every step")
 	flag.StringVar(&h.results, "results", "", "keep the output of the steps and the kernel's messages here; without it, "+
 		"only those of a failed run are kept, in the cache")
@@ -91,12 +100,17 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
+	os.Exit(exitCode(err))
+}
+
+func exitCode(err error) int {
 	switch {
 	case errors.Is(err, errNoDevice):
-		os.Exit(exitNoDevice)
+		return exitNoDevice
 	case err != nil:
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 // guestMain does not return.
@@ -124,6 +138,9 @@ func (h *harness) build(ctx context.Context, dir string, env, command []string) 
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // go's compilers end with it
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = waitDelay
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("guest: %v: %w: %s", command, err, out)
 	}
@@ -152,41 +169,74 @@ func (h *harness) run(ctx context.Context) (err error) {
 		}
 		return nil
 	}
-	if h.host && !hasDevice() {
+	if h.host && !h.hasDevice() {
 		return errNoDevice
 	}
-	began := time.Now()
+	h.began = time.Now()
 	if err := h.installPackages(ctx, !h.host); err != nil {
 		return err
 	}
-	if err := h.makeBinaries(ctx, p); err != nil {
-		return err
-	}
-	h.printf("%-24s %7.1f s\n", "build", time.Since(began).Seconds())
 	if err := os.MkdirAll(h.resultsDir(), 0o755); err != nil {
 		return fmt.Errorf("guest: make results: %w", err)
 	}
-	err = h.judge(ctx, p)
+	if h.host {
+		err = h.here(ctx, p)
+	} else {
+		err = h.inGuest(ctx, p)
+	}
 	if err != nil && h.results == "" {
 		err = errors.Join(err, h.keepResults())
 	}
 	return err
 }
 
-// judge runs the program and says whether it passed.
-func (h *harness) judge(ctx context.Context, p program) error {
-	v := &verdict{harness: h, program: p, began: time.Now()}
-	if h.host {
-		p.run(ctx, v.see)
-		return v.judge(ctx.Err())
+// here builds and runs the program on this machine.
+func (h *harness) here(ctx context.Context, p program) error {
+	if err := h.makeBinaries(ctx, p); err != nil {
+		return fmt.Errorf("%w: %w", errBuild, err)
 	}
+	h.printf("%-24s %7.1f s\n", "build", time.Since(h.began).Seconds())
+	v := &verdict{harness: h, program: p}
+	p.run(ctx, v.see)
+	return v.judge(ctx.Err())
+}
+
+// inGuest boots a guest that runs the program, and builds meanwhile.
+func (h *harness) inGuest(ctx context.Context, p program) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	marker := filepath.Join(h.resultsDir(), builtFile)
+	if err := os.Remove(marker); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an earlier run
+		return fmt.Errorf("guest: clear results: %w", err)
+	}
+	built := make(chan error, 1)
+	go func() {
+		err := h.makeBinaries(ctx, p)
+		if err == nil {
+			err = os.WriteFile(marker, nil, 0o644)
+		}
+		if err != nil {
+			err = fmt.Errorf("%w: %w", errBuild, err)
+			cancel(err)
+		}
+		built <- err
+	}()
+	v := &verdict{harness: h, program: p}
 	command, err := h.machineFor(ctx, p)
-	if err != nil {
+	if err == nil {
+		v.booted = time.Now()
+		w := watcher{program: p, boot: bootLimit, slack: slack, seen: v.see}
+		err = w.watch(ctx, command, os.Stderr)
+	}
+	cancel(nil)
+	failure := <-built
+	switch {
+	case failure != nil && errors.Is(context.Cause(ctx), failure): // the guest ended because of it
+		return failure
+	case v.booted.IsZero():
 		return err
 	}
-	v.began = time.Now()
-	w := watcher{program: p, boot: bootLimit, slack: slack, seen: v.see}
-	return v.judge(w.watch(ctx, command, os.Stderr))
+	return v.judge(err)
 }
 
 // keepResults leaves the output of a failed run in the cache.
@@ -202,8 +252,8 @@ func (h *harness) keepResults() error {
 	return nil
 }
 
-func hasDevice() bool {
-	names, err := os.ReadDir("/sys/class/infiniband")
+func (h *harness) hasDevice() bool {
+	names, err := os.ReadDir(filepath.Join("/", h.root, devicesDir))
 	return err == nil && len(names) > 0
 }
 
@@ -230,12 +280,12 @@ func (h *harness) machineFor(ctx context.Context, p program) ([]string, error) {
 	if err := os.WriteFile(filepath.Join(h.resultsDir(), programFile), text, 0o644); err != nil {
 		return nil, fmt.Errorf("guest: write program: %w", err)
 	}
-	initProgram, initramfs := filepath.Join(h.dir, "init"), filepath.Join(h.dir, "initramfs")
-	if err := h.build(ctx, "", []string{"CGO_ENABLED=0"},
-		[]string{"go", "build", "-o", initProgram, "./test/guest"}); err != nil {
-		return nil, err
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("guest: find this program: %w", err)
 	}
-	if err := writeInitramfs(initramfs, initProgram, k.modules); err != nil {
+	initramfs := filepath.Join(h.dir, "initramfs")
+	if err := writeInitramfs(initramfs, self, k.modules); err != nil {
 		return nil, err
 	}
 	disk := filepath.Join(h.dir, "disk")
@@ -245,7 +295,8 @@ func (h *harness) machineFor(ctx context.Context, p program) ([]string, error) {
 	if err := os.Truncate(disk, diskBytes); err != nil {
 		return nil, fmt.Errorf("guest: make disk: %w", err)
 	}
-	if err := h.command(ctx, "", "mkfs.ext4", "-q", "-O", "^has_journal", disk); err != nil { // it lives one run
+	maker := filepath.Join("/", h.root, makeFileSystem)
+	if err := h.command(ctx, "", maker, "-q", "-O", "^has_journal", disk); err != nil { // it lives one run
 		return nil, err
 	}
 	return h.qemu(k, initramfs, disk, h.resultsDir()), nil

@@ -12,12 +12,18 @@ import (
 	"time"
 )
 
-// testPackages are run from their own directories, as go test does, in this order. Run narrows them to what depends
-// on a device: what needs a fake one or none runs everywhere. Limit is for a guest on a busy machine of two cores.
-var testPackages = []struct {
+// testPackage is a step of tests.
+type testPackage struct {
 	path, run string
 	limit     time.Duration
-}{
+}
+
+// longFactor is how much longer the long forms may take.
+const longFactor = 4
+
+// testPackages are run from their own directories, as go test does, in this order. Run narrows them to what depends
+// on a device: what needs a fake one or none runs everywhere. Limit is for a guest on a busy machine of two cores.
+var testPackages = []testPackage{
 	{"native", "", 3 * time.Minute},
 	{"native/fakeverbs", "^TestDevice", 2 * time.Minute},
 	{"internal/rail", "OnRealDevices$", 2 * time.Minute},
@@ -54,11 +60,11 @@ func (h *harness) plan(only *regexp.Regexp) (program, error) {
 		"TMPDIR=" + filepath.Join(p.Scratch, "tmp"), "HOME=" + p.Scratch}
 	if h.shell != "" {
 		p.Steps = []step{{Name: "command", Dir: root, Command: []string{"/bin/sh", "-c", h.shell}, Limit: h.limit}}
-		return p, nil
+		return h.waits(p, 0), nil
 	}
 	p.Steps = []step{
 		{Name: "devices", Command: []string{"ibv_devinfo"}, Limit: time.Minute},
-		perftestStep("write"), perftestStep("read"),
+		h.perftestStep("write"), h.perftestStep("read"),
 		{Name: "doctor", Command: []string{h.binary("penstock"), "doctor", "rdma"}, Limit: time.Minute},
 	}
 	for _, t := range testPackages {
@@ -66,21 +72,41 @@ func (h *harness) plan(only *regexp.Regexp) (program, error) {
 		if files, err := filepath.Glob(filepath.Join(dir, "*_test.go")); err != nil || len(files) == 0 {
 			continue // not in this tree
 		}
-		s := step{
-			Name: stepName(t.path), Dir: dir, Limit: t.limit + slack, Tests: true, // it ends itself, and says where it was
-			Command: []string{h.binary(stepName(t.path) + ".test"), "-test.v",
-				"-test.run=" + cmp.Or(h.tests, t.run), "-test.timeout=" + t.limit.String()},
-		}
-		if t.path == suite {
-			s.Env = h.suiteEnv(p.Results)
-		}
-		p.Steps = append(p.Steps, s)
+		p.Steps = append(p.Steps, h.testStep(t, dir, p.Results))
 	}
 	p.Steps = slices.DeleteFunc(p.Steps, func(s step) bool { return !only.MatchString(s.Name) })
 	if len(p.Steps) == 0 {
 		return p, fmt.Errorf("guest: choose steps by %q: none is left", only)
 	}
-	return p, nil
+	first := slices.IndexFunc(p.Steps, func(s step) bool { return strings.HasPrefix(s.Command[0], h.dir) })
+	if first < 0 {
+		return p, nil
+	}
+	return h.waits(p, first), nil
+}
+
+// waits has a guest wait for what is built before a step.
+func (h *harness) waits(p program, before int) program {
+	if !h.host {
+		p.Steps = slices.Insert(p.Steps, before, buildStep())
+	}
+	return p
+}
+
+func (h *harness) testStep(t testPackage, dir, results string) step {
+	limit := t.limit
+	if h.long {
+		limit *= longFactor
+	}
+	s := step{
+		Name: stepName(t.path), Dir: dir, Limit: limit + slack, Tests: true, // it ends itself, and says where it was
+		Command: []string{h.testBinary(t.path), "-test.v", "-test.run=" + cmp.Or(h.tests, t.run),
+			"-test.timeout=" + limit.String()},
+	}
+	if t.path == suite {
+		s.Env = h.suiteEnv(results)
+	}
+	return s
 }
 
 // suiteEnv is for the end-to-end suite: its figures are kept, and in the guest it has time, and a rail that it may take
@@ -89,6 +115,9 @@ func (h *harness) suiteEnv(results string) []string {
 	env := []string{
 		"PENSTOCK_TEST_RECORD=" + filepath.Join(results, figuresFile),
 		"PENSTOCK_TEST_BOUNDS=" + os.Getenv("PENSTOCK_TEST_BOUNDS"),
+	}
+	if h.long {
+		env = append(env, "PENSTOCK_TEST_LONG=1")
 	}
 	if h.host {
 		if h.link != "" {
@@ -103,35 +132,53 @@ func stepName(path string) string { return strings.ReplaceAll(path, "/", "-") }
 
 func (h *harness) binary(name string) string { return filepath.Join(h.dir, "bin", name) }
 
-// buildTags are those of make build: nothing but the verbs is C.
-const buildTags = "netgo,osusergo,pebblegozstd"
+// testBinary is the compiled test of a package.
+func (h *harness) testBinary(path string) string { return h.binary(filepath.Base(path) + ".test") }
+
+// buildFlags are those of make build, so that nothing is compiled twice; without symbols, linking takes half the time.
+var buildFlags = []string{"-tags", "netgo,osusergo,pebblegozstd", "-trimpath", "-ldflags", "-s -w"}
 
 // makeBinaries builds with cgo, so that verbs are in.
 func (h *harness) makeBinaries(ctx context.Context, p program) error {
 	cgo := []string{"CGO_ENABLED=1"}
-	command := []string{"go", "build", "-tags", buildTags, "-o", h.binary("penstock"), "./cmd/penstock"}
-	if err := h.build(ctx, "", cgo, command); err != nil {
+	command := append([]string{"go", "build", "-o", h.binary("penstock")}, buildFlags...)
+	if err := h.build(ctx, "", cgo, append(command, "./cmd/penstock")); err != nil {
 		return err
 	}
+	command = append([]string{"go", "test", "-c", "-o", h.binary("")}, buildFlags...)
+	before := len(command)
 	for _, t := range testPackages {
-		name := stepName(t.path)
-		if !slices.ContainsFunc(p.Steps, func(s step) bool { return s.Name == name }) {
-			continue
-		}
-		command := []string{"go", "test", "-tags", buildTags, "-c", "-o", h.binary(name + ".test"), "./" + t.path}
-		if err := h.build(ctx, "", cgo, command); err != nil {
-			return err
+		if slices.ContainsFunc(p.Steps, func(s step) bool { return s.Name == stepName(t.path) }) {
+			command = append(command, "./"+t.path)
 		}
 	}
-	return nil
+	if len(command) == before {
+		return nil
+	}
+	return h.build(ctx, "", cgo, command)
 }
+
+// buildStep is how a guest, which boots while this machine builds, waits for what is built.
+func buildStep() step {
+	return step{
+		Name: "build", Dir: resultsDir, Limit: buildLimit,
+		Command: []string{"/bin/sh", "-c", "until [ -e " + builtFile + " ]; do sleep 0.1; done"},
+	}
+}
+
+const (
+	// builtFile appears among the results when everything is built.
+	builtFile = "built"
+	// buildLimit is for a machine of two cores that has compiled nothing yet, and emulates a guest meanwhile.
+	buildLimit = 20 * time.Minute
+)
 
 // perftestScript runs both ends of a perftest on the first device: it shows whether the machine itself works. The
 // acknowledgement timeout is 1 s (-u 18), as the guest may stand still for long. The client tries until the server
 // listens; its last line of output is the figure, in MB of 2^20 bytes. One that moved nothing fails.
 const perftestScript = `set -u
 device=$(ls /sys/class/infiniband | head -n 1)
-common="-d $device -s 1048576 -D 2 -t 16 -Q 1 -u 18 -F --output=bandwidth"
+common="-d $device -s 1048576 $span -t 16 -Q 1 -u 18 -F --output=bandwidth"
 timeout 45 ib_${operation}_bw $common > server.out 2>&1 &
 for try in $(seq 50); do
   timeout 30 ib_${operation}_bw $common 127.0.0.1 > client.out 2>&1 && break
@@ -144,9 +191,14 @@ figure=$(tail -n 1 client.out | grep -E '^ *[0-9]+\.[0-9]+ *$' | grep -vE '^ *0\
 echo $figure MiB/s
 `
 
-func perftestStep(operation string) step {
+// perftestStep moves a hundred messages in the guest, which takes it a second, and for two seconds on adapters.
+func (h *harness) perftestStep(operation string) step {
+	span := "-n 100"
+	if h.host {
+		span = "-D 2"
+	}
 	return step{
 		Name: "perftest-" + operation, Limit: 2 * time.Minute,
-		Command: []string{"/bin/sh", "-c", perftestScript}, Env: []string{"operation=" + operation},
+		Command: []string{"/bin/sh", "-c", perftestScript}, Env: []string{"operation=" + operation, "span=" + span},
 	}
 }

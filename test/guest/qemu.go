@@ -33,7 +33,8 @@ func standard() machine { return machine{CPU: "Nehalem", CPUs: 2, MemoryMB: 4096
 const diskBytes = 16 << 30
 
 // qemu makes the command line. Results come back by a share of 9p, events by the second serial port, which is
-// QEMU's standard output; the console goes to a file.
+// QEMU's standard output; the console goes to a file. A full disk of this machine is the guest's error (werror): QEMU
+// would stop the guest until there is room.
 func (m machine) qemu(k kernel, initramfs, disk, results string) []string {
 	accel, cpu := "tcg,thread=multi", m.CPU
 	if m.KVM {
@@ -48,7 +49,7 @@ func (m machine) qemu(k kernel, initramfs, disk, results string) []string {
 		"-device", "virtio-9p-pci,fsdev=host,mount_tag=" + hostTag,
 		"-fsdev", "local,id=results,path=" + results + ",security_model=none,multidevs=remap",
 		"-device", "virtio-9p-pci,fsdev=results,mount_tag=" + resultsTag,
-		"-drive", "file=" + disk + ",if=none,id=disk,format=raw,cache=unsafe",
+		"-drive", "file=" + disk + ",if=none,id=disk,format=raw,cache=unsafe,werror=report",
 		"-device", "virtio-blk-pci,drive=disk"}
 }
 

@@ -17,7 +17,7 @@ import (
 type verdict struct {
 	*harness
 	program program
-	began   time.Time
+	booted  time.Time       // when the guest was started
 	ended   map[string]bool // steps, and whether they passed
 }
 
@@ -25,7 +25,7 @@ type verdict struct {
 func (v *verdict) see(e event) {
 	switch e.Penstock {
 	case eventReady:
-		v.printf("%-24s %7.1f s\n", "boot", time.Since(v.began).Seconds())
+		v.printf("%-24s %7.1f s\n", "boot", time.Since(v.booted).Seconds())
 	case eventEnd:
 		counts, why := v.check(e)
 		if v.ended == nil {
@@ -143,6 +143,6 @@ func (v *verdict) judge(err error) error {
 	if len(failed) > 0 {
 		err = errors.Join(err, fmt.Errorf("%w: %s", errFailed, strings.Join(failed, ", ")))
 	}
-	v.printf("%-24s %7.1f s\n", "all", time.Since(v.began).Seconds())
+	v.printf("%-24s %7.1f s\n", "all", time.Since(v.harness.began).Seconds())
 	return err
 }

@@ -16,8 +16,10 @@ func span() time.Duration {
 	switch {
 	case long():
 		return 10 * time.Second
-	case given():
+	case bounded():
 		return 4 * time.Second
+	case given():
+		return 2 * time.Second
 	}
 	return 1500 * time.Millisecond
 }

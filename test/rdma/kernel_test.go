@@ -6,9 +6,6 @@ import (
 	"testing"
 )
 
-// kernelPairs is the level of queue pairs.
-const kernelPairs = "kernel qp"
-
 // kernelObjects counts the kernel's verbs objects of all devices, where the tool that shows them is. Those of all
 // processes are among them: also the test's own.
 func kernelObjects(t *testing.T) levels {

@@ -75,7 +75,7 @@ func (m *measured) run() {
 		fine(t, r)
 		return float64(r.Bytes) / (1 << 20) / r.Took.Seconds()
 	}
-	rounds := 3
+	rounds := 1
 	if long() || bounded() {
 		rounds = 7
 	}

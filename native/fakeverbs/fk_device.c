@@ -341,6 +341,7 @@ static void ack_async_event(struct ibv_async_event *event)
 		fk_blame(nic, "ack_async_event: more events acknowledged than taken");
 	else
 		--*unacked;
+	fk_changed(nic);
 	fk_leave(nic);
 }
 

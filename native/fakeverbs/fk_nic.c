@@ -484,6 +484,20 @@ void fk_hold_call(struct fk_nic *nic, const struct fk_rule *rule)
 	nic->cur = time_now(nic);
 }
 
+void fk_await_acks(struct fk_nic *nic, const uint64_t *unacked, const char *call)
+{
+	enum { PATIENCE_S = 10 }; /* the library has no limit: an acknowledgement follows the taking at once, or never */
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	t.tv_sec += PATIENCE_S;
+	while (*unacked > 0 && pthread_cond_timedwait(&nic->change, &nic->mu, &t) == 0)
+		;
+	if (*unacked > 0)
+		fk_blame(nic, "%s: events that were taken are not acknowledged", call);
+	nic->cur = time_now(nic);
+}
+
 int fk_call_rule(struct fk_nic *nic, enum fk_point point, struct fk_device *dev, uint32_t qpn)
 {
 	struct fk_rule *r = fk_match(nic, point, dev, qpn, 0);

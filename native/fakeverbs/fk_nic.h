@@ -271,6 +271,8 @@ void fk_blame(struct fk_nic *nic, const char *format, ...) __attribute__((format
 struct fk_rule *fk_match(struct fk_nic *nic, enum fk_point point, struct fk_device *dev, uint32_t qpn, int op);
 /* Waits until the rule is released. */
 void fk_hold_call(struct fk_nic *nic, const struct fk_rule *rule);
+/* Waits, as the library does, until the events of an object that is destroyed are acknowledged. */
+void fk_await_acks(struct fk_nic *nic, const uint64_t *unacked, const char *call);
 /* A rule for a call: waits, or returns the errno to fail with, or 0. */
 int fk_call_rule(struct fk_nic *nic, enum fk_point point, struct fk_device *dev, uint32_t qpn);
 void fk_log(struct fk_nic *nic, struct fk_qp *qp, const struct fk_access *access);

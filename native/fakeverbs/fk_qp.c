@@ -331,6 +331,8 @@ static int destroy_qp(struct ibv_qp *ibqp)
 	fk_enter(nic);
 	int err = fk_call_rule(nic, FK_AT_DESTROY_QP, qp->dev, qp->qp.qp_num);
 
+	if (!err)
+		fk_await_acks(nic, &qp->unacked, "destroy_qp");
 	if (!err && qp->dead) {
 		fk_blame(nic, "destroy_qp: destroyed before");
 		err = EINVAL;
@@ -339,8 +341,6 @@ static int destroy_qp(struct ibv_qp *ibqp)
 		fk_leave(nic);
 		return err;
 	}
-	if (qp->unacked > 0) /* the library would wait for ever */
-		fk_blame(nic, "destroy_qp: events that were taken are not acknowledged");
 	reset(nic, qp);
 	qp->dead = true;
 	struct fk_qp **at = &nic->qp_buckets[qp->qp.qp_num % FK_BUCKETS];

@@ -65,11 +65,19 @@ func Greet(nc *net.TCPConn, g frame.Gatekeeper, limits fabric.Limits, conns uint
 	return err
 }
 
-// Next reads the next header. With an idle wait above zero, silence for so long ends the session, unless a transfer
-// was under way. Errors: fabric.ErrPeerGone, fabric.ErrIdle, fabric.ErrProtocol.
-func Next(nc *net.TCPConn, core *fabric.Session, idle time.Duration) (frame.Header, error) {
-	var b [frame.HeaderBytes]byte
-	if err := await(nc, core, b[:1], idle); err != nil {
+// Reader reads the headers of one connection, one at a time.
+type Reader struct {
+	Conn *net.TCPConn
+	Core *fabric.Session
+	Idle time.Duration // above zero: silence for so long ends the session, unless a transfer was under way
+
+	b [frame.HeaderBytes]byte // here, so that a frame allocates nothing
+}
+
+// Next reads the next header. Errors: fabric.ErrPeerGone, fabric.ErrIdle, fabric.ErrProtocol.
+func (r *Reader) Next() (frame.Header, error) {
+	nc, b := r.Conn, &r.b
+	if err := r.await(); err != nil {
 		return frame.Header{}, err
 	}
 	_ = nc.SetReadDeadline(time.Now().Add(headerWait))
@@ -85,18 +93,18 @@ func Next(nc *net.TCPConn, core *fabric.Session, idle time.Duration) (frame.Head
 }
 
 // await reads the first byte of a frame.
-func await(nc *net.TCPConn, core *fabric.Session, first []byte, idle time.Duration) error {
+func (r *Reader) await() error {
 	for {
-		if idle > 0 {
-			_ = nc.SetReadDeadline(time.Now().Add(idle))
+		if r.Idle > 0 {
+			_ = r.Conn.SetReadDeadline(time.Now().Add(r.Idle))
 		}
-		_, err := io.ReadFull(nc, first)
+		_, err := io.ReadFull(r.Conn, r.b[:1])
 		switch {
 		case err == nil:
 			return nil
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return fmt.Errorf("%w: %w", fabric.ErrPeerGone, err)
-		case core.Idle(idle):
+		case r.Core.Idle(r.Idle):
 			return fabric.ErrIdle
 		}
 	}

@@ -176,8 +176,9 @@ func (c *conn) receive() error {
 	if c.index == 0 { // carries the client's pings, so only there silence ends the session
 		idle = c.session.fabric.roster.Limits().IdleWait
 	}
+	headers := dataconn.Reader{Conn: c.net, Core: c.core, Idle: idle}
 	for {
-		h, err := dataconn.Next(c.net, c.core, idle) // deadlines of transfers bound a body
+		h, err := headers.Next() // deadlines of transfers bound a body
 		if err != nil {
 			return err
 		}

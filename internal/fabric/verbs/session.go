@@ -239,9 +239,9 @@ func (s *session) write() {
 
 // receive takes the client's frames until the connection ends, and returns why.
 func (s *session) receive() error {
-	idle := s.fabric.roster.Limits().IdleWait
+	headers := dataconn.Reader{Conn: s.net, Core: s.core, Idle: s.fabric.roster.Limits().IdleWait}
 	for {
-		h, err := dataconn.Next(s.net, s.core, idle)
+		h, err := headers.Next()
 		if err != nil {
 			return err
 		}

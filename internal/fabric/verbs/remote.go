@@ -82,7 +82,7 @@ func (r *remote) carry(m initiator.Move) error {
 		if noPath != nil {
 			return noPath
 		}
-		m.RKey = uint32(r.memory.keys[p.device])
+		m.RKey, _ = r.memory.keys.of(p.device)
 		if err = p.move(m); err == nil {
 			return nil
 		}
@@ -170,7 +170,8 @@ func (r *remote) count(n int64) {
 
 // usable tells whether the path carries transfers of a region. session.mu is held.
 func (p *path) usable(b *backing) bool {
-	return p.stage == ready && p.port.up.Load() && int(p.device) < len(b.keys)
+	_, known := b.keys.of(p.device)
+	return known && p.stage == ready && p.port.up.Load()
 }
 
 // better orders paths: first by the bytes that their rail and they have to carry, then the rail that the client's HTTP

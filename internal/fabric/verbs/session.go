@@ -282,10 +282,7 @@ func (s *session) announce(h frame.Header) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", fabric.ErrProtocol, err)
 	}
-	b := &backing{session: s, address: h.Offset}
-	for _, k := range keys {
-		b.keys = append(b.keys, remoteKey(k))
-	}
+	b := &backing{session: s, address: h.Offset, keys: keysOf(keys)}
 	return s.regions.Announce(h, b) // address and size are below 2^62: their sum does not wrap
 }
 
@@ -293,17 +290,26 @@ func (s *session) announce(h frame.Header) error {
 type backing struct {
 	session *session
 	address uint64
-	keys    []remoteKey // by device of the client
+	keys    remoteKeys
 }
 
-// remoteKey is a key to client memory, and a secret.
-type remoteKey uint32
+// remoteKeys are a region's keys by the client's devices, and secrets: they sit behind two pointers, since fmt follows
+// one, even inside an unexported field, where it cannot call methods.
+type remoteKeys struct{ inner **[]uint32 }
 
-// String is redacted.
-func (remoteKey) String() string { return "redacted" }
+func keysOf(keys []uint32) remoteKeys {
+	at := &keys
+	return remoteKeys{&at}
+}
 
-// GoString is redacted.
-func (remoteKey) GoString() string { return "redacted" }
+// of is the key for a device; false: there is none.
+func (k remoteKeys) of(device uint8) (key uint32, known bool) {
+	all := **k.inner
+	if int(device) >= len(all) {
+		return 0, false
+	}
+	return all[device], true
+}
 
 // Sever returns when the queue pairs of a session that has ended are reset; see Lingers. With a session that lives, no
 // window of the region is open, and nothing is under way.

@@ -26,6 +26,7 @@ package initiator
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/native"
@@ -131,4 +132,9 @@ type Move struct {
 	Remote uint64
 	RKey   uint32
 	Local  []Segment
+}
+
+// Format prints the move without its key, whatever the verb.
+func (m Move) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "move{op %d segments %d}", m.Op, len(m.Local))
 }

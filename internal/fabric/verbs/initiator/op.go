@@ -53,27 +53,28 @@ func (q *opQueue) remove(o *op) {
 	}
 }
 
-// check counts the bytes and work requests of a Move. Errors: ErrLocal, when it names memory that is not registered, or
-// cannot be meant.
-func (r *Rail) check(m *Move) (bytes int64, pieces int, err error) {
+// check counts the work requests of a Move. Errors: ErrLocal, when it names memory that is not registered, or cannot be
+// meant.
+func (r *Rail) check(m *Move) (pieces int, err error) {
 	if m.Op != native.OpWrite && m.Op != native.OpRead {
-		return 0, 0, fmt.Errorf("%w: opcode %d", ErrLocal, m.Op)
+		return 0, fmt.Errorf("%w: opcode %d", ErrLocal, m.Op)
 	}
+	bytes := uint64(0)
 	for _, s := range m.Local {
 		n := len(s)
 		if n == 0 {
 			continue
 		}
 		if !r.arena.has(address(s), uint64(n)) {
-			return 0, 0, fmt.Errorf("%w: segment of %d bytes is not registered", ErrLocal, n)
+			return 0, fmt.Errorf("%w: segment of %d bytes is not registered", ErrLocal, n)
 		}
-		bytes += int64(n)
+		bytes += uint64(n)
 		pieces += (n + r.piece - 1) / r.piece
 	}
-	if bytes > 0 && m.Remote > math.MaxUint64-uint64(bytes) {
-		return 0, 0, fmt.Errorf("%w: remote address and %d bytes overflow", ErrLocal, bytes)
+	if bytes > 0 && m.Remote > math.MaxUint64-bytes {
+		return 0, fmt.Errorf("%w: remote address and %d bytes overflow", ErrLocal, bytes)
 	}
-	return bytes, pieces, nil
+	return pieces, nil
 }
 
 // cut makes the next work request of o: at most a piece, and never across segments. The last one is the proof.

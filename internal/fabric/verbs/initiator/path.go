@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/penstock-store/penstock/native"
 )
@@ -38,7 +37,6 @@ type Path struct {
 	failed  chan struct{}
 	settled chan struct{}
 	stuck   chan struct{}
-	busy    atomic.Int64
 	again   sync.Mutex // one more attempt of settling at a time
 	reset   bool       // settled by reset, so that the queue pair can be used again
 
@@ -97,14 +95,14 @@ func ringSize(depth int) int {
 	return n
 }
 
-// Local is what the peer must know. Once connected, unit and reads are the agreed ones.
+// Local is what the peer must know. Once connected, MTU and reads are the agreed ones.
 func (p *Path) Local() Endpoint {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.local
 }
 
-// Connect takes the queue pair to its peer's: unit and reads are the lesser of both ends'. A path that could not be
+// Connect takes the queue pair to its peer's: MTU and reads are the lesser of both ends'. A path that could not be
 // connected has failed. Errors: native.ErrVerbs; ErrLocal, when the peer's data cannot be meant; ErrLost, when the path
 // failed meanwhile.
 func (p *Path) Connect(peer Endpoint) error {
@@ -177,16 +175,14 @@ func (p *Path) ended() {
 // that the peer's adapter has the bytes; and some adapters report a work request as done and then fail. Errors:
 // ErrDenied, ErrLost, ErrLocal.
 func (p *Path) Move(m Move) error {
-	bytes, pieces, err := p.rail.check(&m)
+	pieces, err := p.rail.check(&m)
 	if err != nil {
 		p.rail.count(err)
 		return err
 	}
-	if bytes == 0 {
+	if pieces == 0 {
 		return nil
 	}
-	p.busy.Add(bytes)
-	defer p.busy.Add(-bytes)
 	p.mu.Lock()
 	if p.state != pathUp {
 		err := p.cause
@@ -377,6 +373,3 @@ func (o *op) blame(r *Rail, c *native.Completion) {
 	}
 	o.err = fmt.Errorf("%w: %s, status %d, vendor %#x", kind, r.name, c.Status, c.Vendor)
 }
-
-// Busy is the number of bytes under way, for choosing among paths.
-func (p *Path) Busy() int64 { return p.busy.Load() }

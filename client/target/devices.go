@@ -118,8 +118,11 @@ func (v *device) listen(ctx context.Context) {
 	defer close(v.heard)
 	for {
 		e, err := v.verbs.NextEvent(ctx)
-		if err != nil {
+		if ctx.Err() != nil {
 			return // closed
+		}
+		if err != nil { // an adapter of which nothing would be heard any more
+			e = native.Event{Type: native.EventDeviceFatal}
 		}
 		v.owner.mu.Lock()
 		v.lost = v.lost || e.Type == native.EventDeviceFatal
@@ -127,6 +130,9 @@ func (v *device) listen(ctx context.Context) {
 			p.notice(v, e)
 		}
 		v.owner.mu.Unlock()
+		if err != nil {
+			return
+		}
 	}
 }
 

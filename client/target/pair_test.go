@@ -71,19 +71,3 @@ func TestPortsAreChosenForRails(t *testing.T) {
 		t.Errorf("with the best one out, port %d is chosen", got)
 	}
 }
-
-// Numbers of MTUs are those of the verbs. Oracle: the byte table of docs/wire.md.
-func TestMTUNumbers(t *testing.T) {
-	for bytes, want := range map[int]uint8{
-		0: 1, 255: 1, 256: 1, 511: 1, 512: 2, 1024: 3, 1500: 3, 2048: 4, 4096: 5, 9000: 5,
-	} {
-		if got := mtuNumber(bytes); got != want {
-			t.Errorf("%d bytes: number %d, want %d", bytes, got, want)
-		}
-	}
-	for number, want := range map[uint8]int{1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096} {
-		if got := mtuBytes(number); got != want {
-			t.Errorf("number %d: %d bytes, want %d", number, got, want)
-		}
-	}
-}

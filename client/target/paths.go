@@ -376,7 +376,7 @@ func (p *paths) offer(t *path) error {
 	p.calls.Done()
 	body := make([]byte, frame.PathBytes)
 	frame.PathBody{
-		QPN: t.qp.Number(), PSN: t.own.PSN, GID: t.port.GID, LID: t.port.LID, MTU: mtuNumber(t.port.MTU),
+		QPN: t.qp.Number(), PSN: t.own.PSN, GID: t.port.GID, LID: t.port.LID, MTU: frame.MTUNumber(t.port.MTU),
 		Device: t.on.number, Reads: t.reads,
 	}.Encode(body)
 	h := frame.Header{Type: frame.Path, ID: t.id, Region: uint64(t.pair.rail)}

@@ -301,6 +301,33 @@ func TestRCMovesToTheOtherDevice(t *testing.T) {
 	}
 }
 
+// TestRCRegistersWithoutTheLostDevice: a session that has lost one of its devices takes new memory on the others.
+func TestRCRegistersWithoutTheLostDevice(t *testing.T) {
+	n := faked(t, fakeverbs.Options{Devices: []fakeverbs.Device{{}, {}, {}, {}}})
+	rails := upRails(t, n.library)
+	s, c, paths := dialRC(t, openDevices(t, n.library, "fake0", "fake1"), n.library, rails[2:]...)
+	lost, other := paths[0], paths[1]
+	if lost.peer.GID != rails[0].GID {
+		lost, other = other, lost
+	}
+	n.nic.Kill("fake0")
+	s.fencedPath(lost)
+	moved := s.up(s.offered()) // to the rail of the lost one, by the other device
+	m := target.WrapMemory(make([]byte, 100))
+	_, k := registerRC(t, s, c, m)
+	if len(k.keys) != 2 || k.keys[lost.peer.Device] != 0 {
+		t.Fatalf("%d keys, for the lost device not zero: %v", len(k.keys), k.keys[lost.peer.Device] != 0)
+	}
+	for i, p := range []*serverPath{other, moved} {
+		if got := s.move(p, native.OpWrite, k, 0, fill(100, byte(i+1))); got != native.StatusOK {
+			t.Errorf("path %d: %d", p.id, got)
+		}
+		if !bytes.Equal(m.Bytes(), fill(100, byte(i+1))) {
+			t.Errorf("path %d: other bytes", p.id)
+		}
+	}
+}
+
 // TestRCDeviceIsLostWithItsServer: all paths of a device fail at once while nobody reads what is said about them: the
 // end of the session takes every one of them along.
 func TestRCDeviceIsLostWithItsServer(t *testing.T) {

@@ -105,7 +105,25 @@ func DecodePath(b []byte) (PathBody, error) {
 	return p, nil
 }
 
-func validMTU(n uint8) bool { return n >= 1 && n <= 5 }
+// Numbers of MTUs, as the verbs have them.
+const (
+	smallestMTU = 1 // 256 bytes
+	largestMTU  = 5 // 4096 bytes
+)
+
+func validMTU(n uint8) bool { return n >= smallestMTU && n <= largestMTU }
+
+// MTUBytes is the MTU that a valid number stands for.
+func MTUBytes(n uint8) int { return 128 << n }
+
+// MTUNumber is the number of an MTU in bytes; what is none counts as the next smaller one, or as the smallest.
+func MTUNumber(bytes int) uint8 {
+	n := uint8(smallestMTU)
+	for n < largestMTU && MTUBytes(n+1) <= bytes {
+		n++
+	}
+	return n
+}
 
 // EncodeKeys returns the body of a Keyed frame: the region's key on each of the client's devices.
 func EncodeKeys(keys []uint32) []byte {

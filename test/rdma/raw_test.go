@@ -235,14 +235,6 @@ func (e *end) next() (frame.Header, []byte, error) {
 	}
 }
 
-func mtuNumber(n int) uint8 {
-	k := uint8(1)
-	for ; n > 256 && k < 5; n /= 2 {
-		k++
-	}
-	return k
-}
-
 // path offers a queue pair on the first rail that is up.
 func (e *end) path() error {
 	rail := -1
@@ -263,7 +255,7 @@ func (e *end) path() error {
 	e.qp = qp
 	e.lastID++
 	mine := frame.PathBody{
-		QPN: qp.Number(), PSN: 4711, GID: e.gid.Raw, LID: e.port.LID, MTU: mtuNumber(e.port.MTU),
+		QPN: qp.Number(), PSN: 4711, GID: e.gid.Raw, LID: e.port.LID, MTU: frame.MTUNumber(e.port.MTU),
 		Reads: uint8(min(e.info.MaxReads, 16)),
 	}
 	var body [frame.PathBytes]byte

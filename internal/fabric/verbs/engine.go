@@ -55,16 +55,3 @@ func openEngines(o Options, rails []rail.Rail) []opened {
 	}
 	return all
 }
-
-// unitNumber is the verbs' number of a packet size in bytes.
-func unitNumber(bytes int) uint8 {
-	for n := uint8(1); n < 5; n++ {
-		if bytes <= unitBytes(n) {
-			return n
-		}
-	}
-	return 5
-}
-
-// unitBytes is the packet size that a number of the verbs stands for.
-func unitBytes(n uint8) int { return 128 << n }

@@ -204,7 +204,7 @@ func (p *path) make(body frame.PathBody) (lane, frame.Status) {
 		return nil, frame.StatusDevice
 	}
 	err = made.Connect(initiator.Endpoint{
-		QPN: body.QPN, PSN: body.PSN, GID: body.GID, LID: body.LID, MTU: unitBytes(body.MTU), Reads: int(body.Reads),
+		QPN: body.QPN, PSN: body.PSN, GID: body.GID, LID: body.LID, MTU: frame.MTUBytes(body.MTU), Reads: int(body.Reads),
 	})
 	status := frame.StatusOK
 	if err != nil {
@@ -230,7 +230,7 @@ func (p *path) make(body frame.PathBody) (lane, frame.Status) {
 func (p *path) answer(made lane, body frame.PathBody) []byte {
 	local := made.Local()
 	reply := frame.PathBody{
-		QPN: local.QPN, PSN: local.PSN, GID: local.GID, LID: local.LID, MTU: min(unitNumber(local.MTU), body.MTU),
+		QPN: local.QPN, PSN: local.PSN, GID: local.GID, LID: local.LID, MTU: min(frame.MTUNumber(local.MTU), body.MTU),
 		Device: body.Device, Reads: uint8(max(1, min(local.Reads, int(body.Reads)))),
 	}
 	b := make([]byte, frame.PathBytes)

@@ -157,7 +157,7 @@ func (set *ports) rails() []byte {
 	rails := make([]frame.Rail, 0, len(set.list))
 	for _, k := range set.list {
 		rails = append(rails, frame.Rail{
-			Index: k.index, Up: k.up.Load(), MTU: unitNumber(k.info.MTU), LID: k.info.LID, GID: k.info.GID,
+			Index: k.index, Up: k.up.Load(), MTU: frame.MTUNumber(k.info.MTU), LID: k.info.LID, GID: k.info.GID,
 		})
 	}
 	return frame.EncodeRails(rails)

@@ -291,7 +291,7 @@ func (c *rawClient) offerPath(rail uint64) (id uint64, answer frame.PathBody) {
 		c.t.Fatal(err)
 	}
 	err = q.Receive(own, native.Peer{
-		QPN: answer.QPN, PSN: answer.PSN, GID: answer.GID, LID: answer.LID, MTU: unitBytes(answer.MTU),
+		QPN: answer.QPN, PSN: answer.PSN, GID: answer.GID, LID: answer.LID, MTU: frame.MTUBytes(answer.MTU),
 		Reads: int(answer.Reads),
 	})
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/fabrictest"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/native/fakeverbs"
 )
@@ -323,9 +326,12 @@ func TestDeadClientsEjectNothing(t *testing.T) {
 }
 
 // TestAdapterThatDoesNotReset: a queue pair that the adapter does not reset keeps its buffer out, and the transfer has
-// no answer; other sessions go on.
+// no answer; other sessions go on, and the log tells of it.
 func TestAdapterThatDoesNotReset(t *testing.T) {
-	b := newBench(t, fakeverbs.Options{Lenient: true})
+	var log syncBuffer
+	b := newBench(t, fakeverbs.Options{Lenient: true}, func(o *Options) {
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
 	c, other := b.connect("p", device0), b.connect("p", device1)
 	_, answer := c.path(0)
 	other.path(1)
@@ -344,6 +350,10 @@ func TestAdapterThatDoesNotReset(t *testing.T) {
 		t.Errorf("close: %v", err)
 	}
 	other.works(memory)
+	soon(t, "the log tells of it", func() bool {
+		text := log.String()
+		return strings.Contains(text, "level=ERROR") && strings.Contains(text, "rail="+rail0+"/1")
+	})
 	select {
 	case err := <-wrote:
 		t.Errorf("the buffer came back before the reset: %v", err)
@@ -355,6 +365,47 @@ func TestAdapterThatDoesNotReset(t *testing.T) {
 	}
 	buf.Release()
 	other.works(memory)
+}
+
+// TestADriverThatHangsKeepsNoNode: the node's end does not wait for ever for a look at a port, and closes the rails
+// when it is asked again.
+func TestADriverThatHangsKeepsNoNode(t *testing.T) {
+	nic := fakeNIC(t, fakeverbs.Options{})
+	memory := make([]byte, 1<<16)
+	f, err := New(Options{
+		Ledger: fabric.NewLedger(fabric.Limits{}), Address: "127.0.0.1:0", Library: nic.Library(),
+		Devices: []string{rail0}, Memory: memory,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.ports.closeWait = shortly
+	hang := nic.Inject(fakeverbs.Rule{At: fakeverbs.AtQueryPort, Do: fakeverbs.Hold, Device: rail0})
+	nic.PortDown(rail0)
+	hang.Await(1)
+	if err := f.Close(); !errors.Is(err, initiator.ErrStuck) {
+		t.Errorf("closed while a driver hangs: %v", err)
+	}
+	hang.Release()
+	soon(t, "the rails are closed", func() bool { return f.ports.close() == nil })
+}
+
+// syncBuffer is a buffer for several writers.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
 }
 
 // TestContextDoesNotShortenAMove: a request that is given up waits for the adapter all the same, since the adapter has

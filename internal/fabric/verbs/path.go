@@ -256,7 +256,7 @@ func (p *path) watch(made lane) {
 	<-made.Failed()
 	late.Stop()
 	p.end()
-	<-made.Settled()
+	p.reset(made)
 	close(p.settled)
 	if !p.clientFenced() {
 		s.tell(frame.Header{Type: frame.Lost, ID: p.id}, nil)
@@ -269,6 +269,22 @@ func (p *path) watch(made lane) {
 		stalled.Stop()
 	}
 	p.dispose(made)
+}
+
+// errNotReset says that an adapter keeps a queue pair, and the buffers with it.
+var errNotReset = fmt.Errorf("%w within %v", initiator.ErrStuck, settleWait)
+
+// reset waits until this end is reset, and says loudly that an adapter does not do it.
+func (p *path) reset(made lane) {
+	timer := time.NewTimer(settleWait)
+	defer timer.Stop()
+	select {
+	case <-made.Settled():
+		return
+	case <-timer.C:
+	}
+	p.port.stuck(errNotReset)
+	<-made.Settled()
 }
 
 func (p *path) at() stage {

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/rail"
 )
@@ -31,8 +33,10 @@ type ports struct {
 	logger  *slog.Logger
 	changed func() // a rail went up or down, or has another address
 
-	stop  chan struct{}
-	tasks sync.WaitGroup
+	stop      chan struct{}
+	stopping  sync.Once
+	tasks     sync.WaitGroup // keepers
+	closeWait time.Duration  // for them
 
 	mu sync.Mutex
 }
@@ -46,9 +50,10 @@ type port struct {
 	cause  error  // then: why
 	numa   int
 
-	up   atomic.Bool  // takes paths and transfers; set under set.mu
-	load atomic.Int64 // bytes of the open transfers that chose it
-	good atomic.Int64 // when a move last succeeded, Unix nanoseconds
+	up   atomic.Bool                // takes paths and transfers; set under set.mu
+	at   atomic.Pointer[netip.Addr] // info's address; set under set.mu, and read by each request
+	load atomic.Int64               // bytes of the open transfers that chose it
+	good atomic.Int64               // when a move last succeeded, Unix nanoseconds
 
 	ejections, returns, refused atomic.Int64
 
@@ -63,18 +68,19 @@ type port struct {
 }
 
 func newPorts(rails []opened, logger *slog.Logger, changed func()) *ports {
-	set := &ports{logger: logger, changed: changed, stop: make(chan struct{})}
+	set := &ports{logger: logger, changed: changed, stop: make(chan struct{}), closeWait: keepersWait}
 	for i, r := range rails {
 		k := &port{
 			set: set, index: uint8(i), name: r.rail.Name(), engine: r.engine, cause: r.err, numa: r.rail.NUMANode,
 			ejected: make(chan struct{}, 1),
-			info:    r.rail, reason: r.rail.Reason,
-			paths: make(map[*path]struct{}), holders: make(map[string]int),
+			reason:  r.rail.Reason,
+			paths:   make(map[*path]struct{}), holders: make(map[string]int),
 		}
 		if k.engine == nil {
 			k.reason = reasonOpen
 		}
 		k.up.Store(k.engine != nil && r.rail.Up)
+		k.note(r.rail)
 		set.list = append(set.list, k)
 		set.log(k, k.cause)
 	}
@@ -135,10 +141,25 @@ func (set *ports) keep() {
 	}
 }
 
-// close ends the keepers and closes the rails.
+// keepersWait bounds the wait for keepers: a probe, and what an adapter takes to let go of it.
+const keepersWait = probeWait + 5*time.Second
+
+// close ends the keepers and closes the rails. After an error it may be called again. Errors: initiator.ErrStuck, also
+// where a driver does not return to a keeper: no rail is closed then, since that would wait for the same driver.
 func (set *ports) close() error {
-	close(set.stop)
-	set.tasks.Wait()
+	set.stopping.Do(func() { close(set.stop) })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		set.tasks.Wait()
+	}()
+	timer := time.NewTimer(set.closeWait)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+		return fmt.Errorf("rc: %w: a call about a port does not return", initiator.ErrStuck)
+	}
 	var errs []error
 	for _, k := range set.list {
 		if k.engine != nil {
@@ -188,14 +209,17 @@ func (set *ports) near(at netip.Addr) *port {
 	if !at.IsValid() {
 		return nil
 	}
-	set.mu.Lock()
-	defer set.mu.Unlock()
 	for _, k := range set.list {
-		if k.info.Address() == at {
+		if *k.at.Load() == at {
 			return k
 		}
 	}
 	return nil
+}
+
+// anyUp tells whether a rail is up.
+func (set *ports) anyUp() bool {
+	return slices.ContainsFunc(set.list, func(k *port) bool { return k.up.Load() })
 }
 
 // stuck notes a queue pair that the adapter did not give back.
@@ -274,8 +298,15 @@ func (k *port) learn(info rail.Rail) (moved bool) {
 	k.set.mu.Lock()
 	defer k.set.mu.Unlock()
 	moved = k.info.GID != info.GID || k.info.LID != info.LID || k.info.MTU != info.MTU
-	k.info = info
+	k.note(info)
 	return moved
+}
+
+// note keeps the port's state. set.mu is held, or nobody else has the port yet.
+func (k *port) note(info rail.Rail) {
+	at := info.Address()
+	k.info = info
+	k.at.Store(&at)
 }
 
 // lapse is a path that failed while its client lived.

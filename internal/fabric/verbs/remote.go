@@ -194,7 +194,6 @@ func better(a, b *path, near *port) bool {
 // reachable tells whether a transfer of the region may find a path: one that works, is being made, or was lost just
 // now.
 func (s *session) reachable(b *backing) bool {
-	up, _ := s.fabric.ports.state()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.paths {
@@ -202,7 +201,7 @@ func (s *session) reachable(b *backing) bool {
 			return true
 		}
 	}
-	return up && time.Since(s.lost) < hopeWait
+	return time.Since(s.lost) < hopeWait && s.fabric.ports.anyUp()
 }
 
 // Close ends the transfer. Nothing of it is under way: each operation has ended with its proof, or its path is fenced.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/penstock-store/penstock/client/target"
@@ -93,11 +94,16 @@ func TestMain(m *testing.M) { fabrictest.Main(m, realBed()) }
 
 func TestConformance(t *testing.T) { fabrictest.Run(t, fakeBed(t)) }
 
-// TestConformanceOnDevices is the same on the adapters of this machine, and skipped where there is none.
+// TestConformanceOnDevices is the same on the adapters of this machine, and skipped where there is none, unless the
+// environment promises one.
 func TestConformanceOnDevices(t *testing.T) {
+	skip := t.Skip
+	if os.Getenv("PENSTOCK_TEST_VERBS") == "device" {
+		skip = t.Fatal
+	}
 	library, err := native.Open(native.Options{})
 	if err != nil {
-		t.Skip(err)
+		skip(err)
 	}
 	t.Cleanup(func() {
 		if err := library.Close(); err != nil {
@@ -106,7 +112,7 @@ func TestConformanceOnDevices(t *testing.T) {
 	})
 	devices, err := target.OpenDevices(library, nil)
 	if err != nil {
-		t.Skip(err)
+		skip(err)
 	}
 	if err := devices.Close(); err != nil {
 		t.Fatal(err)

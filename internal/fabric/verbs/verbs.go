@@ -16,8 +16,8 @@
 //  4. What a client sends is answered, refused, or ends its session: it costs nobody else more than its share of paths.
 //  5. A rail is ejected by what living clients confirm, never by clients that are gone.
 //
-// Lock order: fabric.Session, then session.mu; session.mu and ports.mu are never held together, nor over a call of a
-// lane or an adapter that waits.
+// Lock order: fabric.Session, then session.mu; remote.mu, then session.mu; session.mu and ports.mu are never held
+// together, nor over a call of a lane or an adapter that waits.
 //
 // What it does not do: queue pairs, posting and polling (initiator), verification of payload.
 package verbs

@@ -21,8 +21,13 @@ const (
 	headerCRCType    = "X-Amz-Checksum-Type"
 )
 
-// codeReplayed is the code of a request whose token was used before.
-const codeReplayed = "RDMATokenReplayed"
+const (
+	// codeReplayed is the code of a request whose token was used before.
+	codeReplayed = "RDMATokenReplayed"
+	// codeSlowDown is the code of a request that a busy node did not begin; the code of one whose transfer broke off is
+	// another, whatever else went wrong.
+	codeSlowDown = "SlowDown"
+)
 
 // Reasons given by the client itself for a payload that no fabric carried. Others come from the
 // server in x-penstock-rdma-reason.

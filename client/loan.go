@@ -193,16 +193,20 @@ func (l *Loan) judge(resp *http.Response) (verdict, int64) {
 // is safe: the request was answered (on rc: without a failure), was never sent, or its session is fenced (or else the
 // region is abandoned, and the error says so). The answer's body is buffered.
 func (l *Loan) end(resp *http.Response, err error) error {
-	used := resp != nil && buffered(resp)
+	code := ""
+	if resp != nil {
+		code = buffered(resp)
+	}
 	endErr := l.grant.End()
 	switch {
-	case used:
+	case code == codeReplayed:
 		// Something on the way sent the request twice. The other copy was not answered, and may be under way.
 		err = errors.New("another copy of it arrived before")
 	case resp != nil && !ofNode(resp):
 		// The transfer goes on until the node notices that nobody waits for it.
 		err = fmt.Errorf("status %d of something on the way", resp.StatusCode)
-	case resp != nil && endErr == nil && l.session.name == PathRC && failure(resp.StatusCode):
+	case resp != nil && endErr == nil && l.session.name == PathRC && failure(resp.StatusCode) &&
+		!(resp.StatusCode == http.StatusServiceUnavailable && code == codeSlowDown):
 		// The adapter takes what comes for any announced memory: only a dead queue pair makes sure that nothing does.
 		return l.client.quarantine(l.window.Region, l.session, nil)
 	case resp != nil && endErr == nil:

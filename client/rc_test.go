@@ -58,6 +58,31 @@ func TestFailuresFenceOnRC(t *testing.T) {
 	}
 }
 
+// TestBusyNodeCostsNoSession: a request that a busy node did not begin leaves the session, and what others move on it,
+// alone; the same code with another status is no such answer.
+func TestBusyNodeCostsNoSession(t *testing.T) {
+	for status, sessions := range map[int]int{503: 1, 500: 2} {
+		n := newFakeNode(t, PathRC)
+		n.objects["/b/k"] = []byte("payload")
+		c := n.client(func(cfg *Config) { cfg.MaxAttempts = 1 })
+		r := region(t, c, 7)
+		n.behave(func(_ *fakeNode, w http.ResponseWriter, _ *http.Request, _ []byte) bool {
+			writeError(w, status, "SlowDown")
+			return true
+		})
+		if _, err := c.GetInto(t.Context(), r.All(), "b", "k", GetOptions{}); err == nil {
+			t.Error("no error")
+		}
+		n.behave(nil)
+		if _, err := c.GetInto(t.Context(), r.All(), "b", "k", GetOptions{}); err != nil {
+			t.Error(err)
+		}
+		if s := n.count("session"); s != sessions || n.count("fence") != sessions-1 {
+			t.Errorf("%d: %d sessions and %d fences, want %d", status, s, n.count("fence"), sessions)
+		}
+	}
+}
+
 // A fence that an adapter refuses abandons the region, also after an answer.
 func TestUnfencedFailureAbandonsOnRC(t *testing.T) {
 	n := newFakeNode(t, PathRC)

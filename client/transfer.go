@@ -114,15 +114,15 @@ func (l *lease) deadline(c *Client) time.Duration {
 
 // buffered replaces the answer's body by what of it fits into an error document, so that nothing of
 // the request is left open. The answer itself has arrived with its headers: a body that breaks off
-// changes nothing about it. used: the answer says that the request's token was used before.
-func buffered(resp *http.Response) (used bool) {
+// changes nothing about it. code is that of an answer whose code decides about the window.
+func buffered(resp *http.Response) (code string) {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	_ = resp.Body.Close()
 	resp.Body = io.NopCloser(bytes.NewReader(body))
-	if resp.StatusCode == http.StatusForbidden {
+	if resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusServiceUnavailable {
 		var e Error
 		e.fromXML(body)
-		used = e.Code == codeReplayed
+		code = e.Code
 	}
-	return used
+	return code
 }

@@ -243,12 +243,11 @@ func (c *call) openWindow(ctx context.Context, g *grant, dir fabric.Direction, n
 
 // local is the address of this node that the client connected to, if it is known.
 func (c *call) local() netip.Addr {
-	at, _ := c.r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if at == nil {
-		return netip.Addr{}
+	at, ok := c.r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{} // prefers no rail
 	}
-	local, _ := netip.ParseAddrPort(at.String()) // the zero value prefers no rail
-	return local.Addr()
+	return at.AddrPort().Addr()
 }
 
 // close ends all access to client memory. failed says that the bytes are not complete.
@@ -266,16 +265,18 @@ func (w *window) close(failed bool) error {
 	return err
 }
 
-// transferError is what a transfer that began and did not end well is answered as.
+// transferError is what a transfer that began and did not end well is answered as. A session that was cut comes first:
+// packets may still be in the network (rc), and after this answer the client fences.
 func transferError(err error) error {
 	var own *s3.Error
 	switch {
+	case errors.Is(err, fabric.ErrFenced):
+		return s3.New(s3.RDMATransferFailed, "").Wrap(err)
 	case errors.As(err, &own), errors.Is(err, store.ErrCorrupt), errors.Is(err, store.ErrUnavailable),
 		errors.Is(err, store.ErrNoSpace):
 		return err
-	case errors.Is(err, fabric.ErrTransfer), errors.Is(err, fabric.ErrFenced), errors.Is(err, arena.ErrMapped),
-		errors.Is(err, sink.ErrShort), errors.Is(err, errDeadline), errors.Is(err, context.DeadlineExceeded),
-		errors.Is(err, context.Canceled):
+	case errors.Is(err, fabric.ErrTransfer), errors.Is(err, arena.ErrMapped), errors.Is(err, sink.ErrShort),
+		errors.Is(err, errDeadline), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return s3.New(s3.RDMATransferFailed, "").Wrap(err)
 	}
 	return err
@@ -339,8 +340,8 @@ func (c *call) writeWindow(
 		err = doneErr
 	}
 	closeErr := w.close(err != nil)
-	if err == nil {
-		err = closeErr
+	if err == nil || errors.Is(closeErr, fabric.ErrFenced) {
+		err = errors.Join(closeErr, err)
 	}
 	if err != nil || sum == nil {
 		return 0, err
@@ -462,8 +463,8 @@ func (c *call) takeByFabric(
 	defer func() { _ = p.end(ctx, true) }() // ended below, unless something panics
 	c.path = g.path
 	etag, err := put(ctx, p)
-	if endErr := p.end(ctx, err != nil); err == nil {
-		err = endErr
+	if endErr := p.end(ctx, err != nil); err == nil || errors.Is(endErr, fabric.ErrFenced) {
+		err = errors.Join(endErr, err)
 	}
 	if err != nil {
 		return transferError(err)

@@ -566,6 +566,31 @@ func TestRF_18(t *testing.T) {
 	eventually(t, func() bool { return n.arena.InUse() == 0 })
 }
 
+// TestCutComesFirst: when the session was cut under a transfer, the answer says so, whatever else went wrong: on rc a
+// client keeps its session after other answers, and a packet may still be in the network.
+func TestCutComesFirst(t *testing.T) {
+	n, _ := rdmaNode(t)
+	for _, moveErr := range []error{fabric.ErrLimit, fabric.ErrWindow, fabric.ErrNotGranted, arena.ErrBusy} {
+		for _, cut := range []bool{false, true} {
+			n.fabric.moveErr, n.fabric.endErr = moveErr, nil
+			if cut {
+				n.fabric.endErr = fabric.ErrFenced
+			}
+			for _, r := range []request{
+				withToken("GET", "/rdm/k", tokenFor(0, 4<<20)), withToken("PUT", "/rdm/cut", tokenFor(0, 4<<20)),
+			} {
+				got := n.send(r)
+				if cut {
+					wantError(t, got, 500, "RDMATransferFailed")
+				} else if got.status == 500 || got.status < 400 {
+					t.Errorf("%s, %v: %d", r.method, moveErr, got.status)
+				}
+			}
+		}
+	}
+	n.fabric.endErr, n.fabric.moveErr = nil, nil
+}
+
 // TestLingeringIsNotAnswered: while an operation on client memory may still land, no answer may say that the
 // transfer is over. The connection is cut without a byte.
 func TestLingeringIsNotAnswered(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package bench measures a node over http, tcp and shm, and the machine's floors beside it: the same
+// Package bench measures a node over http and its fabrics, and the machine's floors beside it: the same
 // bytes moved by a bare loop, without a store.
 //
 // Called by: internal/cli (bench, bench worker, demo).

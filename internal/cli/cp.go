@@ -60,7 +60,7 @@ type copyLine struct {
 	Source  string `json:"source"`
 	Target  string `json:"target"`
 	Bytes   int64  `json:"bytes"`
-	Path    string `json:"path,omitempty"`   // shm, tcp or http
+	Path    string `json:"path,omitempty"`   // shm, rc, tcp or http
 	Reason  string `json:"reason,omitempty"` // why no fabric carried it
 	Message string `json:"error,omitempty"`
 }

@@ -33,7 +33,7 @@ type NodeInfo struct {
 
 // FabricInfo describes one fabric of the node.
 type FabricInfo struct {
-	Name    string `json:"name"`    // "shm", "tcp"
+	Name    string `json:"name"`    // "shm", "tcp", "rc"
 	Network string `json:"network"` // "unix", "tcp"
 	Address string `json:"address"` // of the data connection; "@name" is an abstract Unix socket
 	Up      bool   `json:"up"`

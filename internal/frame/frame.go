@@ -1,7 +1,8 @@
-// Package frame holds the bytes of the data connections of the shm and tcp fabrics, and the JSON of
+// Package frame holds the bytes of the data connections of the shm, tcp and rc fabrics, and the JSON of
 // the control plane, shared by server and client. docs/wire.md has the byte tables.
 //
-// Called by: fabric/shm, fabric/tcp, client/target (frames), gateway and client (control plane).
+// Called by: fabric/shm, fabric/tcp, fabric/verbs, fabric/dataconn, client/target (frames), gateway and client (control
+// plane).
 //
 // Invariants:
 //  1. Decode never panics and accepts only frames whose body length and numbers lie inside the

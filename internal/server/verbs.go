@@ -30,6 +30,9 @@ func (s *Server) openVerbs(ledger *fabric.Ledger) (fabric.Fabric, error) {
 		s.verbs = f
 		return f, nil
 	}
+	if errors.Is(err, rail.ErrUnknown) {
+		return nil, fmt.Errorf("rdma.devices: %w", err)
+	}
 	if !errors.Is(err, fabric.ErrNotSupported) && !errors.Is(err, native.ErrVerbs) {
 		return nil, fmt.Errorf("rc: %w", err) // a listener
 	}

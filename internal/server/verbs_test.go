@@ -7,10 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/internal/rail"
+	"github.com/penstock-store/penstock/internal/server"
 	"github.com/penstock-store/penstock/native"
+	"github.com/penstock-store/penstock/native/fakeverbs"
 )
 
 // TestRF_25_NodeWithoutLibrary: a node that does not find libibverbs says so, and works without.
@@ -38,6 +42,26 @@ func TestRF_28_NodeWithOldLibrary(t *testing.T) {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
 	worksWithout(t, path, native.ReasonNoSymbol, "ibv_")
+}
+
+// TestUnknownDeviceIsNamed: a device in the configuration that the machine does not have keeps the node from starting,
+// and the error says which key names it, and what there is.
+func TestUnknownDeviceIsNamed(t *testing.T) {
+	nic := fakeverbs.New(t, fakeverbs.Options{})
+	c := configFor(t, t.TempDir())
+	c.RDMA.Devices = []string{"fake0", "mlx5_9"}
+	s, err := server.NewOn(t.Context(), server.Ground{Verbs: nic.Library()}, c, nil)
+	if err == nil {
+		_ = s.Close()
+	}
+	if !errors.Is(err, rail.ErrUnknown) {
+		t.Fatalf("started with an unknown device: %v", err)
+	}
+	for _, want := range []string{"rdma.devices", `"mlx5_9"`, "fake0"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not have %s", err, want)
+		}
+	}
 }
 
 // worksWithout starts a node on a library that is no good. The log has the reason and the detail, the list of fabrics

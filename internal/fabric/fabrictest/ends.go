@@ -44,7 +44,7 @@ func testEnds(t *testing.T, bed Bed) {
 
 func sessionGone(s *stage) {
 	s.t.Helper()
-	soon(s.t, "session ends", func() bool { return s.fabric.Stats().Sessions == 0 })
+	Soon(s.t, "session ends", func() bool { return s.fabric.Stats().Sessions == 0 })
 }
 
 func endAt(t *testing.T, bed Bed, point string, d fabric.Direction, end func(*stage, Client)) {
@@ -155,7 +155,7 @@ func testDeadlineBeforeUse(t *testing.T, bed Bed) {
 					t.Fatal(err)
 				}
 			}
-			soon(t, "deadline passes", func() bool { return time.Now().After(g.Deadline) })
+			Soon(t, "deadline passes", func() bool { return time.Now().After(g.Deadline) })
 			stays(s, r, func() {
 				if err := move(s.ctx, 0, b); !errors.Is(err, fabric.ErrFenced) {
 					t.Errorf("move after the deadline: %v", err)
@@ -229,7 +229,7 @@ func testCloseWaitsForMapped(t *testing.T, bed Bed) {
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- remote.Close() }()
-	soon(t, "close begins", func() bool {
+	Soon(t, "close begins", func() bool {
 		again, err := m.Map(0, 1)
 		if err == nil {
 			_ = again
@@ -257,7 +257,7 @@ func testIdleSession(t *testing.T, bed Bed) {
 	c := s.connect(principal)
 	r := s.register(c, 4096)
 	begin := time.Now()
-	soon(t, "idle waits pass", func() bool { return time.Since(begin) > 5*idle/2 })
+	Soon(t, "idle waits pass", func() bool { return time.Since(begin) > 5*idle/2 })
 	select {
 	case <-c.Done():
 		t.Fatal("a session with pings ended")

@@ -268,8 +268,8 @@ func (s snapshot) unchanged(t *testing.T, what string, b []byte) {
 	}
 }
 
-// soon polls until ok or the suite's patience ends.
-func soon(t *testing.T, what string, ok func() bool) {
+// Soon polls until ok or the suite's patience ends.
+func Soon(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	if !eventually(ok) {
 		t.Fatalf("%s: not within %v", what, patience)

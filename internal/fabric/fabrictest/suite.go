@@ -309,7 +309,7 @@ func testOffers(t *testing.T, bed Bed) {
 	if _, err := s.bed.Dial(s.ctx, wrong); err == nil {
 		t.Error("wrong secret accepted")
 	}
-	soon(t, "offer lapses", func() bool { return s.fabric.Stats().Lapsed == 1 })
+	Soon(t, "offer lapses", func() bool { return s.fabric.Stats().Lapsed == 1 })
 	if _, err := s.bed.Dial(s.ctx, offer); err == nil {
 		t.Error("lapsed offer accepted")
 	}
@@ -451,7 +451,7 @@ func testForget(t *testing.T, bed Bed) {
 	remote := s.open(w, fabric.ForGet, 100_000)
 	forgotten := make(chan error, 1)
 	go func() { forgotten <- r.Forget(s.ctx) }()
-	soon(t, "new windows refused", func() bool {
+	Soon(t, "new windows refused", func() bool {
 		again, err := s.fabric.Open(s.ctx, s.grant(r, 0, 1, fabric.ForGet).Descriptor(), request(fabric.ForGet, 1))
 		if err == nil {
 			if err := again.Close(); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/fabrictest"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/token"
 )
@@ -306,20 +307,8 @@ func TestHandshakeBroken(t *testing.T) {
 	dialRaw(t, f) // Close of the fabric must not wait for it
 }
 
-func soon(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	limit := time.NewTimer(patience)
-	defer limit.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-limit.C:
-			t.Fatalf("%s: not within %v", what, patience)
-		case <-tick.C:
-		}
-	}
-}
+// soon polls.
+var soon = fabrictest.Soon
 
 // window announces the memfd as region 1 and opens all of it.
 func (c *rawClient) window(f *Fabric, fd int, size int64, d fabric.Direction, deadline time.Time) fabric.Remote {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/fabrictest"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/token"
 )
@@ -150,20 +151,8 @@ func newBuffer(t *testing.T) arena.Buffer {
 	return b
 }
 
-func soon(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	limit := time.NewTimer(patience)
-	defer limit.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-limit.C:
-			t.Fatalf("%s: not within %v", what, patience)
-		case <-tick.C:
-		}
-	}
-}
+// soon polls.
+var soon = fabrictest.Soon
 
 // TestFrames follows a GET and a PUT frame by frame.
 func TestFrames(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/fabrictest"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/token"
 	"github.com/penstock-store/penstock/native"
@@ -82,20 +83,8 @@ func (b *bench) buffer(n int) arena.Buffer {
 // rail is the reading of a rail.
 func (b *bench) rail(index int) RailStats { return b.fabric.RailStats()[index] }
 
-func soon(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	limit := time.NewTimer(patience)
-	defer limit.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-limit.C:
-			t.Fatalf("%s: not within %v", what, patience)
-		case <-tick.C:
-		}
-	}
-}
+// soon polls.
+var soon = fabrictest.Soon
 
 // paths is how many of all sessions live.
 func (b *bench) paths() (n int) {

@@ -370,17 +370,15 @@ func (c *Conn) giveUp(g *Grant, cause error) {
 
 // Fence ends the session and makes late access impossible. On shm the server must confirm that it
 // has no mapping left; on rc the own adapters must end the queue pairs, or give up the keys. Errors: ErrNotFenced (shm:
-// no confirmation before ctx ended, or the session had ended before; rc: an adapter refused all of it); the memory of
-// the session's regions is then abandoned.
+// no confirmation before ctx ended, or the session had ended before; rc: an adapter refused all of it, or its driver
+// did not return); the memory of the session's regions is then abandoned, or stays announced while a driver has it.
 func (c *Conn) Fence(ctx context.Context) error {
-	if c.fabric != "shm" {
-		c.end(errFenced)
-		<-c.ended
-		c.tasks.Wait()
-		if c.paths != nil && c.paths.leaky() {
-			return ErrNotFenced
-		}
-		return nil
+	switch c.fabric {
+	case "shm":
+	case "rc":
+		return c.fenceAdapters(ctx)
+	default:
+		return c.Close()
 	}
 	c.mu.Lock()
 	first := !c.fencing && c.err == nil
@@ -399,6 +397,33 @@ func (c *Conn) Fence(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.confirmed {
+		return ErrNotFenced
+	}
+	return nil
+}
+
+// driverWait is what drivers get beyond ctx: they end a queue pair in microseconds, and some dozens in milliseconds.
+const driverWait = 2 * time.Second
+
+// fenceAdapters is Fence on rc.
+func (c *Conn) fenceAdapters(ctx context.Context) error {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = c.Close()
+	}()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+		timer := time.NewTimer(driverWait)
+		defer timer.Stop()
+		select {
+		case <-closed:
+		case <-timer.C:
+			return ErrNotFenced
+		}
+	}
+	if c.paths.leaky() {
 		return ErrNotFenced
 	}
 	return nil

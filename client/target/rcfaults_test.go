@@ -354,6 +354,30 @@ func TestRCDeviceIsLostWithItsServer(t *testing.T) {
 	}
 }
 
+// TestRCFenceDoesNotWaitForADriver: a driver that does not return from ending a queue pair is not waited for longer
+// than the caller's context and a little: the fence has failed, and the memory is nobody's until the driver returns.
+func TestRCFenceDoesNotWaitForADriver(t *testing.T) {
+	n := faked(t, fakeverbs.Options{})
+	s, c, _ := dialRC(t, openDevices(t, n.library, "fake0"), n.library, upRails(t, n.library)[1])
+	m := target.WrapMemory(make([]byte, 100))
+	registerRC(t, s, c, m)
+	hang := n.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtError, Do: fakeverbs.Hold, Device: "fake0"})
+	t.Cleanup(hang.Release)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Fence(ctx); !errors.Is(err, target.ErrNotFenced) {
+		t.Errorf("fenced while the driver hangs: %v", err)
+	}
+	if err := m.Free(); !errors.Is(err, target.ErrMemory) {
+		t.Errorf("freed while the driver hangs: %v", err)
+	}
+	hang.Release()
+	<-c.Done()
+	if err := errors.Join(c.Fence(ctx), m.Free()); err != nil || m.Abandoned() {
+		t.Errorf("after the driver's return: %v, abandoned %v", err, m.Abandoned())
+	}
+}
+
 // TestRCForgetIsRefused: a key that the adapter does not take back ends the session, which makes it worthless.
 func TestRCForgetIsRefused(t *testing.T) {
 	n := faked(t, fakeverbs.Options{Lenient: true})

@@ -110,6 +110,7 @@ func TestMistakesAreErrors(t *testing.T) {
 		"client CA, off":     "data: /d\nhttp:\n  tls_cert: x\n  tls_key: y\n  tls_client_ca: c\n",
 		"log level":          "data: /d\nlog:\n  level: loud\n",
 		"client network":     "data: /d\nrdma:\n  client_networks: [10.0.0.1]\n",
+		"wrapped network":    "data: /d\nrdma:\n  client_networks: [\"::ffff:10.0.0.0/104\"]\n",
 		"rc address":         "data: /d\nrdma:\n  rc_listen: here\n",
 		"long socket path":   "data: /d\nrdma:\n  shm_socket: /" + strings.Repeat("x", 120) + "\n",
 		"credential in file": "data: /d\nroot:\n  secretkey: x\n",

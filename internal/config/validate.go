@@ -210,7 +210,7 @@ func (c Config) validateRDMA(wrong func(key, format string, args ...any)) {
 		wrong("rdma.session_deadline", "%v is not between rdma.deadline and %v", r.SessionDeadline, MaxSessionLimit)
 	}
 	for _, text := range r.ClientNetworks {
-		if _, err := netip.ParsePrefix(text); err != nil {
+		if n, err := netip.ParsePrefix(text); err != nil || n.Addr().Is4In6() { // GIDs are compared unwrapped
 			wrong("rdma.client_networks", "%q is not a network such as 10.0.0.0/24", text)
 		}
 	}

@@ -20,6 +20,7 @@ hash := \#
 .PHONY: build
 build: ## build bin/penstock, with RDMA where a C compiler and infiniband/verbs.h are; RDMA=off: without
 	CGO_ENABLED=$(verbs) $(GO) build -tags $(VERBS_TAGS) -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/penstock ./cmd/penstock
+	@[ '$(RDMA)' = off ] || [ $(verbs) = 1 ] || echo 'built without RDMA verbs: no C compiler, or no infiniband/verbs.h (libibverbs-dev)'
 
 .PHONY: test
 test: ## unit, conformance, model and short crash tests

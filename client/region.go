@@ -60,7 +60,7 @@ func (c *Client) Alloc(n int64) (*Region, error) {
 // MaxRegionBytes bounds a region: more than any machine's memory is a mistake.
 const MaxRegionBytes = 1 << 46
 
-// Register makes a Region of the caller's memory, which must be writable. tcp and HTTP reach any such
+// Register makes a Region of the caller's memory, which must be writable. rc, tcp and HTTP reach any such
 // memory. A node on this host reaches it (shm) through the kernel, if it runs as the same user, without
 // CAP_SYS_PTRACE, and the kernel lets it trace this process (docs/semantics.md); memory of Alloc is
 // faster there.

@@ -66,6 +66,8 @@ func TestUsageErrors(t *testing.T) {
 		{"admin", "key", "delete", "ID"},
 		{"config", "check", "--http-read-nonsense"},
 		{"config", "check", "--data", "/tmp/x", "--rdma-deadline", "9s"},
+		{"config", "check", "--config", "/nonexistent/penstock.yaml"},
+		{"config", "check", "--data", "/tmp/x", "--http-tls-cert", "/nonexistent/c", "--http-tls-key", "/nonexistent/k"},
 		{"bench", "--profile", "nonsense"},
 		{"bench", "--sizes", "64XB", "--dir", t.TempDir()},
 		{"bench", "--ops", "delete", "--dir", t.TempDir()},

@@ -82,7 +82,7 @@ func (a *app) configCommand() *cobra.Command {
 			return err
 		}
 		if err := checkCertificates(cfg.HTTP); err != nil {
-			return err
+			return usageError{err}
 		}
 		return a.emit(struct {
 			OK bool `json:"ok"`

@@ -179,7 +179,7 @@ func Load(name string, f *Flags, getenv func(string) string) (Config, error) {
 	if name != "" {
 		file, err := os.Open(name)
 		if err != nil {
-			return Config{}, fmt.Errorf("config: open: %w", err)
+			return Config{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
 		defer file.Close()
 		if err := c.Read(file); err != nil {

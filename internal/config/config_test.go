@@ -112,6 +112,13 @@ func TestMistakesAreErrors(t *testing.T) {
 		"client network":     "data: /d\nrdma:\n  client_networks: [10.0.0.1]\n",
 		"wrapped network":    "data: /d\nrdma:\n  client_networks: [\"::ffff:10.0.0.0/104\"]\n",
 		"rc address":         "data: /d\nrdma:\n  rc_listen: here\n",
+		"tcp on all":         "data: /d\nrdma:\n  tcp_listen: 0.0.0.0:9100\n",
+		"tcp on all of IPv6": "data: /d\nrdma:\n  tcp_listen: \"[::]:9100\"\n",
+		"rc on all":          "data: /d\nrdma:\n  rc_listen: \":9101\"\n",
+		"told all":           "data: /d\nrdma:\n  tcp_advertise: 0.0.0.0:9100\n",
+		"told no host":       "data: /d\nrdma:\n  rc_advertise: \":9101\"\n",
+		"told port 0":        "data: /d\nrdma:\n  rc_advertise: 10.0.0.1:0\n",
+		"told no port":       "data: /d\nrdma:\n  tcp_advertise: storage\n",
 		"long socket path":   "data: /d\nrdma:\n  shm_socket: /" + strings.Repeat("x", 120) + "\n",
 		"credential in file": "data: /d\nroot:\n  secretkey: x\n",
 	} {
@@ -173,6 +180,51 @@ func TestPrintReadsBack(t *testing.T) {
 	}
 	if !reflect.DeepEqual(c, again) {
 		t.Errorf("printed and read again:\n%+v\nwas\n%+v", again, c)
+	}
+}
+
+// TestAdvertisedAddress: a node may listen on all addresses when clients are told one of them.
+func TestAdvertisedAddress(t *testing.T) {
+	for _, args := range [][]string{
+		{"--rdma-tcp-listen=:9100", "--rdma-tcp-advertise=storage:9100"},
+		{"--rdma-rc-listen=0.0.0.0:9101", "--rdma-rc-advertise=[fd00::1]:9101"},
+		{"--rdma-tcp=false", "--rdma-tcp-listen=:9100"},
+	} {
+		if _, err := config.Load("", flags(t, append(args, "--data=/d")...), env()); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+// TestDocumentedExamplesLoad: the configuration files that docs/operations.md shows are the oracle.
+func TestDocumentedExamplesLoad(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := 0
+	for block := range strings.SplitSeq(string(text), "\n\n") {
+		if !strings.HasPrefix(block, "    data: ") {
+			continue
+		}
+		examples++
+		c := config.Default()
+		if err := c.Read(strings.NewReader(block)); err != nil {
+			t.Errorf("%v in\n%s", err, block)
+		} else if err := c.Validate(); err != nil {
+			t.Errorf("%v in\n%s", err, block)
+		}
+	}
+	if examples == 0 {
+		t.Error("docs/operations.md shows no configuration file")
+	}
+}
+
+// TestNoFileIsAMistakeOfTheConfiguration: commands end with the code of wrong usage then.
+func TestNoFileIsAMistakeOfTheConfiguration(t *testing.T) {
+	_, err := config.Load(filepath.Join(t.TempDir(), "none.yaml"), nil, nil)
+	if !errors.Is(err, config.ErrInvalid) || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
 	}
 }
 

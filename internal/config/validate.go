@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -104,16 +105,33 @@ func (c Config) validateHTTP(wrong func(key, format string, args ...any)) {
 	c.validateTLS(wrong)
 	if c.RDMA.TCP {
 		address("rdma.tcp_listen", c.RDMA.TCPListen)
-	}
-	if c.RDMA.TCPAdvertise != "" {
-		address("rdma.tcp_advertise", c.RDMA.TCPAdvertise)
+		validateDialled(wrong, "rdma.tcp", c.RDMA.TCPListen, c.RDMA.TCPAdvertise)
 	}
 	if c.RDMA.RC {
 		address("rdma.rc_listen", c.RDMA.RCListen)
+		validateDialled(wrong, "rdma.rc", c.RDMA.RCListen, c.RDMA.RCAdvertise)
 	}
-	if c.RDMA.RCAdvertise != "" {
-		address("rdma.rc_advertise", c.RDMA.RCAdvertise)
+}
+
+// validateDialled looks at the address that clients are told to dial: one of all addresses would be their own machine.
+func validateDialled(wrong func(key, format string, args ...any), fabric, listen, advertise string) {
+	if advertise != "" {
+		host, port, err := net.SplitHostPort(advertise)
+		if number, portErr := strconv.ParseUint(port, 10, 16); err != nil || unspecified(host) || portErr != nil ||
+			number == 0 {
+			wrong(fabric+"_advertise", "%q is not host:port that a client can dial", advertise)
+		}
+		return
 	}
+	if host, _, err := net.SplitHostPort(listen); err == nil && unspecified(host) {
+		wrong(fabric+"_listen", "%q is all addresses: name the one that clients dial in %s_advertise", listen, fabric)
+	}
+}
+
+// unspecified tells whether a host stands for all addresses of a machine.
+func unspecified(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "" || err == nil && ip.Unmap().IsUnspecified()
 }
 
 func (c Config) validateTLS(wrong func(key, format string, args ...any)) {

@@ -114,11 +114,11 @@ func LibraryCheck(err error) Check {
 func Explain(reason string) (words, remedy string) {
 	switch reason {
 	case native.ReasonNoCgo:
-		return "this program was built without cgo", "build it where a C compiler and the headers of libibverbs " +
-			"(libibverbs-dev, rdma-core-devel) are, with CGO_ENABLED=1"
+		return "this program was built without cgo", "run make build where a C compiler and the headers of libibverbs " +
+			"(libibverbs-dev, rdma-core-devel) are"
 	case native.ReasonNoHeaders:
 		return "this program was built without the headers of libibverbs",
-			"install libibverbs-dev (or rdma-core-devel) and build it again with CGO_ENABLED=1"
+			"install libibverbs-dev (or rdma-core-devel) and run make build again"
 	case native.ReasonNoLibrary:
 		return "libibverbs.so.1 does not open", "install libibverbs1 and ibverbs-providers (or rdma-core, libibverbs)"
 	case native.ReasonNoSymbol:

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -188,6 +190,7 @@ func (s *Server) openFabrics(context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, errors.Join(err, fabric.NewManager(ledger, fabrics...).Close()))
 		}
+		s.warnLocal(f)
 		fabrics = append(fabrics, f)
 		return nil
 	}
@@ -213,6 +216,26 @@ func (s *Server) openFabrics(context.Context) error {
 	s.fabrics = fabric.NewManager(ledger, fabrics...)
 	s.onClose("fabrics", s.fabrics.Close)
 	return nil
+}
+
+// warnLocal says that a fabric serves this host only while the S3 endpoint serves others: their payload takes HTTP.
+func (s *Server) warnLocal(f fabric.Fabric) {
+	if thisHost(s.config.HTTP.Listen) {
+		return
+	}
+	for _, r := range f.Rails() {
+		if r.Network == "tcp" && r.Up && thisHost(r.Address) {
+			s.log.Warn("fabric is reached from this host only", "fabric", f.Name(), "address", r.Address,
+				"remedy", "rdma."+f.Name()+"_listen")
+		}
+	}
+}
+
+// thisHost tells whether only this host reaches an address to listen on.
+func thisHost(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip, notIP := netip.ParseAddr(host)
+	return err == nil && (host == "localhost" || notIP == nil && ip.Unmap().IsLoopback())
 }
 
 func (s *Server) openKeys(ctx context.Context) (err error) {

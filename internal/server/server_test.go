@@ -402,3 +402,31 @@ func awaitRefusal(t *testing.T, address string) {
 		}
 	}
 }
+
+// TestFabricsForThisHostOnlyAreNamed: a node whose S3 endpoint others reach says which fabrics they do not. The oracle
+// are the addresses.
+func TestFabricsForThisHostOnlyAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		http, tcp, advertise string
+		want                 bool
+	}{
+		{"127.0.0.1:0", "127.0.0.1:0", "", false},
+		{"localhost:0", "127.0.0.1:0", "", false},
+		{":0", "127.0.0.1:0", "", true},
+		{":0", "127.0.0.1:0", "[::1]:9100", true},
+		{":0", "127.0.0.1:0", "storage.example.com:9100", false},
+	} {
+		cfg := configFor(t, t.TempDir())
+		cfg.HTTP.Listen, cfg.RDMA.TCPListen, cfg.RDMA.TCPAdvertise = c.http, c.tcp, c.advertise
+		cfg.RDMA.RC = false
+		var log bytes.Buffer
+		if err := start(t, cfg, slog.New(slog.NewTextHandler(&log, nil))).stop(); err != nil {
+			t.Error(err)
+		}
+		said := strings.Contains(log.String(), "fabric is reached from this host only") &&
+			strings.Contains(log.String(), "remedy=rdma.tcp_listen")
+		if said != c.want {
+			t.Errorf("%+v: the log is %s", c, log.String())
+		}
+	}
+}

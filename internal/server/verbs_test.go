@@ -64,6 +64,22 @@ func TestUnknownDeviceIsNamed(t *testing.T) {
 	}
 }
 
+// TestNodeWithoutDevice: libibverbs is there and knows no device. The reason is that, and not a port without address.
+func TestNodeWithoutDevice(t *testing.T) {
+	library, err := native.Open(native.Options{})
+	if err != nil {
+		t.Skip(err)
+	}
+	devices, err := library.Devices()
+	if err := errors.Join(err, library.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if len(devices) > 0 {
+		t.Skip("this machine has an RDMA device")
+	}
+	worksWithout(t, "", native.ReasonNoDevice, "there is no RDMA device")
+}
+
 // worksWithout starts a node on a library that is no good. The log has the reason and the detail, the list of fabrics
 // the reason; tcp is up, and an object goes up and down over HTTP.
 func worksWithout(t *testing.T, library, reason, detail string) {

@@ -107,6 +107,9 @@ func New(o Options) (*Fabric, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if len(found)+len(skipped) == 0 {
+		return nil, fmt.Errorf("%w: %w", ErrNoRail, &native.UnavailableError{Reason: native.ReasonNoDevice})
+	}
 	for _, s := range skipped {
 		o.Logger.Info("rdma port is no rail", "port", s.Name, "reason", s.Reason)
 	}

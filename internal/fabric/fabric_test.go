@@ -273,6 +273,104 @@ func TestExpired(t *testing.T) {
 	})
 }
 
+// TestPause: an operation that touches nothing at the deadline costs its own window. Resume says whether it may go on.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t)
+		w, other := s.open(time.Second), s.open(2*time.Second)
+		for _, w := range []*fabric.Window{w, other} {
+			if err := w.Enter(); err != nil {
+				t.Fatal(err)
+			}
+			w.Pause()
+		}
+		if err := other.Resume(); err != nil {
+			t.Errorf("resume in time: %v", err)
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- w.Close(nil) }()
+		time.Sleep(time.Second) // fake time
+		synctest.Wait()
+		if err := s.session.Err(); err != nil {
+			t.Errorf("session: %v", err)
+		}
+		select {
+		case err := <-closed:
+			t.Errorf("closed with an operation that has not ended: %v", err)
+		default:
+		}
+		late := w.Resume()
+		if !errors.Is(late, fabric.ErrOverdue) || !errors.Is(late, fabric.ErrFenced) {
+			t.Errorf("resume: %v", late)
+		}
+		_ = w.Leave(0, late)
+		if err := <-closed; !errors.Is(err, fabric.ErrOverdue) {
+			t.Errorf("close: %v", err)
+		}
+		time.Sleep(time.Second) // fake time: the other one is under way at its deadline
+		synctest.Wait()
+		if err := s.session.Err(); !errors.Is(err, fabric.ErrOverdue) {
+			t.Errorf("session: %v", err)
+		}
+		other.Pause()
+		if err := other.Resume(); !errors.Is(err, fabric.ErrOverdue) {
+			t.Errorf("resume of a session that has ended: %v", err)
+		}
+		_ = other.Leave(0, nil)
+		if err := other.Close(nil); !errors.Is(err, fabric.ErrFenced) {
+			t.Errorf("close: %v", err)
+		}
+		s.left(1)
+	})
+}
+
+// meeting is memory whose Sever returns when all of a number have begun.
+type meeting struct{ begun *sync.WaitGroup }
+
+func (m meeting) Sever() {
+	m.begun.Done()
+	m.begun.Wait()
+}
+
+// TestCutsAtOnce: sessions that are ended together wait together, so that what hangs costs them one wait.
+func TestCutsAtOnce(t *testing.T) {
+	for name, end := range map[string]func(*fabric.Roster){
+		"revoke": func(r *fabric.Roster) { r.Revoke("p") },
+		"close":  func(r *fabric.Roster) { r.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // one after another would be a deadlock, which it finds
+				const sessions = 50
+				ledger := fabric.NewLedger(fabric.Limits{})
+				roster := fabric.NewRoster("test", ledger)
+				m := meeting{new(sync.WaitGroup)}
+				m.begun.Add(sessions)
+				for range sessions {
+					offer, err := roster.Offer(t.Context(), "p")
+					if err != nil {
+						t.Fatal(err)
+					}
+					s, err := roster.Admit(offer.ID, &carrier{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					g, err := s.Reserve(1, 1, 1)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := s.Publish(g, m); err != nil {
+						t.Fatal(err)
+					}
+				}
+				end(roster)
+				if n, bytes := ledger.Held("p"); n != 0 || bytes != 0 {
+					t.Errorf("%d sessions and %d bytes are held", n, bytes)
+				}
+			})
+		})
+	}
+}
+
 // TestDrain waits for open windows, but not for ever.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

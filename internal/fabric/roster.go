@@ -190,9 +190,11 @@ func (r *Roster) end(cause error, match func(principal string) bool) {
 	for _, p := range dropped {
 		r.ledger.DropSession(p)
 	}
+	var cuts sync.WaitGroup // at once: an adapter or a kernel that hangs costs each of them the same wait
 	for _, s := range sessions {
-		s.Cut(cause)
+		cuts.Go(func() { s.Cut(cause) })
 	}
+	cuts.Wait()
 }
 
 func fenced(cause error) error { return fmt.Errorf("%w: %w", ErrFenced, cause) }

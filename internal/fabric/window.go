@@ -26,6 +26,7 @@ type Window struct {
 
 	// guarded by the session's mu
 	ops     int
+	paused  int // of ops
 	closing bool
 	expired bool
 	failure error // first error of an operation
@@ -88,6 +89,30 @@ func (w *Window) Leave(n int64, err error) error {
 	return err
 }
 
+// Pause says that an operation between its Enter and its Leave touches nothing until it calls Resume: a deadline that
+// passes meanwhile costs the request, and not the session.
+func (w *Window) Pause() {
+	w.Session.mu.Lock()
+	defer w.Session.mu.Unlock()
+	w.paused++
+}
+
+// Resume ends a Pause. After an error the operation touches nothing any more. Errors: ErrFenced, when the session has
+// ended or the deadline has passed.
+func (w *Window) Resume() error {
+	s := w.Session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.paused--
+	if s.cause != nil {
+		return s.cause
+	}
+	if w.expired || !time.Now().Before(w.Deadline) {
+		return fenced(ErrOverdue)
+	}
+	return nil
+}
+
 // Fail makes the window's Close return err, and operations that begin later too.
 func (w *Window) Fail(err error) {
 	w.Session.mu.Lock()
@@ -104,7 +129,7 @@ func (w *Window) Moved() int64 { return w.moved.Load() }
 func (w *Window) expire() {
 	w.Session.mu.Lock()
 	w.expired = true
-	busy := w.ops > 0
+	busy := w.ops > w.paused
 	w.Session.mu.Unlock()
 	if busy {
 		w.Session.Cut(ErrOverdue)
@@ -154,7 +179,7 @@ func (w *Window) unpin() error {
 	if err == nil || (w.failure != nil && !errors.Is(w.failure, ErrFenced)) {
 		err = w.failure
 	}
-	if l, ok := w.Backing.(Lingerer); ok && w.ops > 0 && l.Lingers() {
+	if l, ok := w.Backing.(Lingerer); ok && w.ops > w.paused && l.Lingers() {
 		err = fmt.Errorf("%w: %w", ErrLingering, err)
 	}
 	w.count(err)

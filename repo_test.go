@@ -340,7 +340,7 @@ var requestCode = []string{"internal/gateway/", "internal/store/", "internal/sin
 
 // noRequest are messages about no request in these packages.
 var noRequest = []string{"data connection refused", "data connection not accepted", "rdma port is no rail",
-	"rdma rails are left out", "rdma rail is up", "rdma rail is down", "rdma rail does not work",
+	"rdma rail is left out", "rdma rail is up", "rdma rail is down", "rdma rail does not work",
 	"rdma queue pair is not given back"}
 
 // TestLogLinesNameTheirRequest: each line has the id as an attribute, or the context that carries it.

@@ -374,23 +374,29 @@ func TestFencedNeverComes(t *testing.T) {
 	}
 }
 
-// TestNeverUp: a path that the client leaves half made is taken back, and carries nothing.
+// TestNeverUp: a path that the client leaves half made is taken back, and carries nothing; the transfer that waited for
+// it goes by the next one.
 func TestNeverUp(t *testing.T) {
-	b := newBench(t, fakeverbs.Options{})
+	b := newBench(t, fakeverbs.Options{}, func(o *Options) { o.StallWait = shortly })
 	c := b.connect("p", device0)
 	id, _ := c.offerPath(0)
 	c.region(4096)
 	p := c.session().paths[id]
-	r := c.mustOpen(fabric.ForGet, 4096, shortly) // the path may still come up
-	buf := b.buffer(4096)
-	defer buf.Release()
-	if err := r.Write(context.Background(), 0, buf); !errors.Is(err, fabric.ErrFenced) {
-		t.Errorf("moved on a path that is not up: %v", err)
-	}
-	if err := r.Close(); !errors.Is(err, fabric.ErrFenced) {
-		t.Errorf("close: %v", err)
-	}
+	r := c.mustOpen(fabric.ForGet, 4096, patience) // the path may still come up
+	_, moved, done := moving(r, fabric.ForGet, b, 4096)
+	defer done()
+	c.want(frame.Lost, id)
+	c.fence(id)
 	<-p.done
+	select {
+	case err := <-moved:
+		t.Fatalf("moved on a path that is not up: %v", err)
+	default:
+	}
+	c.path(1)
+	if err := errors.Join(<-moved, r.Close()); err != nil {
+		t.Error(err)
+	}
 }
 
 // session is the server's end.

@@ -25,6 +25,7 @@ type keeper struct {
 	raised  time.Time     // when the rail came back last
 	fatal   bool          // the device is lost
 	pending bool          // the rail is to be probed before it comes back
+	seen    int64         // ejections of the rail
 }
 
 // keep runs until the rails are closed.
@@ -48,7 +49,7 @@ func (k *port) keep() {
 		case <-poll.C:
 			w.look()
 		case <-k.ejected:
-			w.eject()
+			w.notice()
 		case <-w.retry.C:
 			w.armed = false
 			w.look()
@@ -73,12 +74,9 @@ func (w *keeper) look() {
 		return
 	}
 	k := w.port
-	select {
-	case <-k.ejected:
-		w.eject()
-	default:
-	}
 	info, err := k.engine.Refresh()
+	out := !k.up.Load()
+	w.notice() // before the next probe: if the rail is out for an ejection, that is known now
 	switch {
 	case err != nil:
 		w.down(reasonRefresh, err)
@@ -89,7 +87,7 @@ func (w *keeper) look() {
 		if k.learn(info) {
 			k.set.changed()
 		}
-		if !k.up.Load() && !w.pending {
+		if out && !w.pending {
 			w.pending = true
 			w.probe()
 		}
@@ -102,8 +100,14 @@ func (w *keeper) down(reason string, cause error) {
 	w.port.lower(reason, cause)
 }
 
-// eject waits before the first probe, longer when the rail was ejected soon after it came back.
-func (w *keeper) eject() {
+// notice looks whether the rail was ejected. It waits before the first probe then, longer when that was soon after the
+// rail came back.
+func (w *keeper) notice() {
+	n := w.port.ejections.Load()
+	if n == w.seen {
+		return
+	}
+	w.seen = n
 	if time.Since(w.raised) > lastProbe {
 		w.wait = firstProbe
 	}

@@ -186,7 +186,7 @@ func (p *path) live(body frame.PathBody) {
 // make connects a queue pair to the client's. With a status that is not OK nothing is left of it.
 func (p *path) make(body frame.PathBody) (lane, frame.Status) {
 	s := p.session
-	for _, turn := range []chan struct{}{s.making, s.fabric.connects} {
+	for _, turn := range []chan struct{}{s.making[p.port.index], p.port.connects} {
 		select {
 		case turn <- struct{}{}:
 			defer func() { <-turn }()
@@ -248,7 +248,7 @@ func (p *path) dispose(made lane) {
 // watch waits for the end of a path, tells the client, and waits for its fence.
 func (p *path) watch(made lane) {
 	s := p.session
-	late := time.AfterFunc(upWait, func() {
+	late := time.AfterFunc(min(upWait, s.fabric.stall), func() {
 		if p.at() == offered {
 			p.fail(whyLate)
 		}
@@ -276,6 +276,8 @@ var errNotReset = fmt.Errorf("%w within %v", initiator.ErrStuck, settleWait)
 
 // reset waits until this end is reset, and says loudly that an adapter does not do it.
 func (p *path) reset(made lane) {
+	hung := time.AfterFunc(p.session.fabric.hung, func() { p.port.failed(p) }) // not for its client
+	defer hung.Stop()
 	timer := time.NewTimer(settleWait)
 	defer timer.Stop()
 	select {

@@ -15,6 +15,10 @@ import (
 	"github.com/penstock-store/penstock/internal/rail"
 )
 
+// driverWait bounds the wait for a driver that does not return from a call, when rails are closed: what the initiator
+// itself waits for, and a probe.
+const driverWait = 35 * time.Second
+
 // principalShare is the part of a rail's paths that one principal may have: half, so that others find room.
 const principalShare = 2
 
@@ -35,8 +39,7 @@ type ports struct {
 
 	stop      chan struct{}
 	stopping  sync.Once
-	tasks     sync.WaitGroup // keepers
-	closeWait time.Duration  // for them
+	closeWait time.Duration // for the driver of a rail
 
 	mu sync.Mutex
 }
@@ -57,7 +60,9 @@ type port struct {
 
 	ejections, returns, refused atomic.Int64
 
-	ejected chan struct{} // capacity 1: wakes the keeper
+	connects chan struct{} // one per queue pair that connects
+	ejected  chan struct{} // capacity 1: wakes the keeper, which sees by ejections that there was one
+	kept     chan struct{} // closed when the keeper has ended; nil: there was none
 
 	// guarded by set.mu
 	info    rail.Rail
@@ -68,13 +73,13 @@ type port struct {
 }
 
 func newPorts(rails []opened, logger *slog.Logger, changed func()) *ports {
-	set := &ports{logger: logger, changed: changed, stop: make(chan struct{}), closeWait: keepersWait}
+	set := &ports{logger: logger, changed: changed, stop: make(chan struct{}), closeWait: driverWait}
 	for i, r := range rails {
 		k := &port{
 			set: set, index: uint8(i), name: r.rail.Name(), engine: r.engine, cause: r.err, numa: r.rail.NUMANode,
-			ejected: make(chan struct{}, 1),
-			reason:  r.rail.Reason,
-			paths:   make(map[*path]struct{}), holders: make(map[string]int),
+			connects: make(chan struct{}, maxConnects), ejected: make(chan struct{}, 1),
+			reason: r.rail.Reason,
+			paths:  make(map[*path]struct{}), holders: make(map[string]int),
 		}
 		if k.engine == nil {
 			k.reason = reasonOpen
@@ -136,39 +141,52 @@ func (set *ports) state() (up bool, reason string) {
 func (set *ports) keep() {
 	for _, k := range set.list {
 		if k.engine != nil {
-			set.tasks.Go(k.keep)
+			k.kept = make(chan struct{})
+			go func() {
+				defer close(k.kept)
+				k.keep()
+			}()
 		}
 	}
 }
 
-// keepersWait bounds the wait for keepers: a probe, and what an adapter takes to let go of it.
-const keepersWait = probeWait + 5*time.Second
-
-// close ends the keepers and closes the rails. After an error it may be called again. Errors: initiator.ErrStuck, also
-// where a driver does not return to a keeper: no rail is closed then, since that would wait for the same driver.
+// close ends the keepers and closes the rails, at once: one whose driver does not return from a call costs the others
+// nothing, and is left alone after closeWait. It may be called again after an error. Errors: initiator.ErrStuck.
 func (set *ports) close() error {
 	set.stopping.Do(func() { close(set.stop) })
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		set.tasks.Wait()
-	}()
-	timer := time.NewTimer(set.closeWait)
-	defer timer.Stop()
-	select {
-	case <-ended:
-	case <-timer.C:
-		return fmt.Errorf("rc: %w: a call about a port does not return", initiator.ErrStuck)
+	closing := make([]chan error, len(set.list))
+	for i, k := range set.list {
+		closing[i] = make(chan error, 1)
+		go func() { closing[i] <- k.close() }()
 	}
+	limit := time.NewTimer(set.closeWait)
+	defer limit.Stop()
 	var errs []error
-	for _, k := range set.list {
-		if k.engine != nil {
-			if err := k.engine.Close(); err != nil {
-				errs = append(errs, fmt.Errorf("rc: rail %s: %w", k.name, err))
-			}
+	for i, k := range set.list {
+		select {
+		case err := <-closing[i]:
+			errs = append(errs, err)
+			continue
+		case <-limit.C:
+			limit.Reset(0) // for the rest
 		}
+		errs = append(errs, fmt.Errorf("rc: rail %s: %w: its driver does not return", k.name, initiator.ErrStuck))
 	}
 	return errors.Join(errs...)
+}
+
+// close ends the keeper and closes the rail.
+func (k *port) close() error {
+	if k.engine == nil {
+		return nil
+	}
+	if k.kept != nil {
+		<-k.kept
+	}
+	if err := k.engine.Close(); err != nil {
+		return fmt.Errorf("rc: rail %s: %w", k.name, err)
+	}
+	return nil
 }
 
 // rails is the body of a RAILS frame.
@@ -210,7 +228,7 @@ func (set *ports) near(at netip.Addr) *port {
 		return nil
 	}
 	for _, k := range set.list {
-		if *k.at.Load() == at {
+		if own := *k.at.Load(); own == at || at.Zone() == "" && own.WithZone("") == at {
 			return k
 		}
 	}
@@ -221,6 +239,9 @@ func (set *ports) near(at netip.Addr) *port {
 func (set *ports) anyUp() bool {
 	return slices.ContainsFunc(set.list, func(k *port) bool { return k.up.Load() })
 }
+
+// isBeside tells whether two rails are known to be of one NUMA node.
+func (k *port) isBeside(other *port) bool { return k.numa == other.numa && k.numa >= 0 }
 
 // stuck notes a queue pair that the adapter did not give back.
 func (k *port) stuck(err error) {
@@ -305,11 +326,14 @@ func (k *port) learn(info rail.Rail) (moved bool) {
 // note keeps the port's state. set.mu is held, or nobody else has the port yet.
 func (k *port) note(info rail.Rail) {
 	at := info.Address()
+	if at.Is6() && at.IsLinkLocalUnicast() {
+		at = at.WithZone(info.Network) // as the address of a connection has it
+	}
 	k.info = info
 	k.at.Store(&at)
 }
 
-// lapse is a path that failed while its client lived.
+// lapse is a path that failed and not for its client; see failed.
 type lapse struct {
 	at      time.Time
 	session *session
@@ -321,26 +345,30 @@ const (
 	lapseWindow = 30 * time.Second
 	// lapsesToEject is how many failures without a success between make a rail suspect.
 	lapsesToEject = 4
+	// maxLapses bounds those that are remembered, however fast a client makes them.
+	maxLapses = 64
 )
 
-// failed counts a path that failed while its client lived, as the client's FENCED proved, and ejects the rail when
-// failures come from several clients, or when another rail reaches a client that this one does not.
+// failed counts a path that failed while its client lived, as the client's FENCED proved, or whose queue pair the
+// adapter does not reset. It ejects the rail when failures come from several clients, or when another rail reaches a
+// client that this one does not.
 func (k *port) failed(p *path) {
 	now := time.Now()
 	since := now.Add(-lapseWindow)
 	if good := time.Unix(0, k.good.Load()); good.After(since) {
 		since = good
 	}
-	others := k.set.reached(k, p.gid)
 	k.set.mu.Lock()
-	fresh := k.lapses[:0]
-	for _, l := range k.lapses {
-		if l.at.After(since) {
-			fresh = append(fresh, l)
-		}
+	k.lapses = slices.DeleteFunc(k.lapses, func(l lapse) bool { return !l.at.After(since) })
+	if len(k.lapses) == maxLapses {
+		k.lapses = slices.Delete(k.lapses, 1, 2) // the first is from whence others are looked at
 	}
-	k.lapses = append(fresh, lapse{now, p.session, p.gid})
-	suspect := k.up.Load() && len(k.lapses) >= lapsesToEject && (k.several() || others.After(k.lapses[0].at))
+	k.lapses = append(k.lapses, lapse{now, p.session, p.gid})
+	suspect := k.up.Load() && len(k.lapses) >= lapsesToEject &&
+		(k.several() || k.set.reached(k, p.gid).After(k.lapses[0].at))
+	if suspect {
+		k.lapses = nil // of several that fail at once, one ejects the rail
+	}
 	k.set.mu.Unlock()
 	if !suspect {
 		return
@@ -364,10 +392,8 @@ func (k *port) several() bool {
 	return sessions && gids
 }
 
-// reached is when a rail other than k last moved bytes to or from a client's device.
+// reached is when a rail other than k last moved bytes to or from a client's device. set.mu is held.
 func (set *ports) reached(k *port, gid [16]byte) (last time.Time) {
-	set.mu.Lock()
-	defer set.mu.Unlock()
 	for _, other := range set.list {
 		if other == k {
 			continue

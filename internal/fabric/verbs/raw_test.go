@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"testing"
@@ -85,6 +86,39 @@ func (b *bench) rail(index int) RailStats { return b.fabric.RailStats()[index] }
 
 // soon polls.
 var soon = fabrictest.Soon
+
+// soonOr waits for something that need not come.
+func soonOr(limit time.Duration, ok func() bool) {
+	end := time.NewTimer(limit)
+	defer end.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-end.C:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// liveSessions are the server's ends.
+func (b *bench) liveSessions() map[*session]struct{} {
+	b.fabric.mu.Lock()
+	defer b.fabric.mu.Unlock()
+	return maps.Clone(b.fabric.sessions)
+}
+
+// numbers are those of the session's queue pairs.
+func (s *session) numbers() (qpns []uint32) {
+	s.mu.Lock()
+	paths := s.connected()
+	s.mu.Unlock()
+	for _, p := range paths {
+		qpns = append(qpns, p.lane.Local().QPN)
+	}
+	return qpns
+}
 
 // paths is how many of all sessions live.
 func (b *bench) paths() (n int) {

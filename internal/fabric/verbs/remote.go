@@ -43,7 +43,8 @@ func (r *remote) Read(ctx context.Context, off int64, dst ...arena.Buffer) error
 	return r.operate(ctx, fabric.ForPut, off, dst)
 }
 
-// operate checks and carries out one operation. Once begun it does not look at ctx: the adapter has the buffers.
+// operate checks and carries out one operation. Once bytes may move it does not look at ctx: the adapter has the
+// buffers.
 func (r *remote) operate(ctx context.Context, d fabric.Direction, off int64, buffers []arena.Buffer) error {
 	n := int64(0)
 	segments := make([]initiator.Segment, 0, len(buffers))
@@ -70,15 +71,15 @@ func (r *remote) operate(ctx context.Context, d fabric.Direction, off int64, buf
 		op = native.OpRead
 	}
 	m := initiator.Move{Op: op, Remote: r.memory.address + uint64(r.window.Base+off), Local: segments}
-	return r.window.Leave(n, r.carry(m))
+	return r.window.Leave(n, r.carry(ctx, m))
 }
 
 // carry tries one path after another until the operation is complete. What it leaves behind is fenced, or its session
 // has ended.
-func (r *remote) carry(m initiator.Move) error {
+func (r *remote) carry(ctx context.Context, m initiator.Move) error {
 	err := errDead
 	for range maxAttempts {
-		p, noPath := r.take()
+		p, noPath := r.take(ctx)
 		if noPath != nil {
 			return noPath
 		}
@@ -112,26 +113,38 @@ func (p *path) fenceLost() error {
 // errPathWait says that the client made no path in time.
 var errPathWait = fmt.Errorf("%w: no path within %v", fabric.ErrTransfer, pathWait)
 
-// take returns the transfer's path; a new one when the old one is dead. It waits for one to come up. Errors:
-// errPathWait, ErrFenced when the session ends.
-func (r *remote) take() (*path, error) {
-	var limit <-chan time.Time
+// take returns the transfer's path; a new one when the old one is dead. It waits for one to come up, and nothing is
+// under way meanwhile. Errors: errPathWait; ErrFenced, when the session ends or the deadline passes; ctx's.
+func (r *remote) take(ctx context.Context) (*path, error) {
+	p, changed := r.choose()
+	if p != nil {
+		return p, nil
+	}
+	r.window.Pause()
+	p, err := r.await(ctx, changed)
+	if ended := r.window.Resume(); ended != nil {
+		return nil, ended
+	}
+	return p, err
+}
+
+// await waits for a path, at most for pathWait and until the deadline.
+func (r *remote) await(ctx context.Context, changed <-chan struct{}) (*path, error) {
+	limit := time.NewTimer(min(pathWait, time.Until(r.window.Deadline)))
+	defer limit.Stop()
 	for {
-		p, changed := r.choose()
-		if p != nil {
-			return p, nil
-		}
-		if limit == nil {
-			timer := time.NewTimer(pathWait)
-			defer timer.Stop()
-			limit = timer.C
-		}
 		select {
 		case <-changed:
-		case <-limit:
+		case <-limit.C:
 			return nil, errPathWait
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
 		case <-r.session.core.Ended():
 			return nil, r.session.core.Err()
+		}
+		var p *path
+		if p, changed = r.choose(); p != nil {
+			return p, nil
 		}
 	}
 }
@@ -174,19 +187,22 @@ func (p *path) usable(b *backing) bool {
 	return known && p.stage == ready && p.port.up.Load()
 }
 
-// better orders paths: first by the bytes that their rail and they have to carry, then the rail that the client's HTTP
-// connection uses, then the rails of its NUMA node, then by age.
+// better orders paths: first by the bytes that their rail has to carry, then the rail that the client's HTTP connection
+// uses, then the rails of its NUMA node, then by the bytes that the path itself has to carry, then by age.
 func better(a, b *path, near *port) bool {
-	if x, y := a.port.load.Load()+a.load.Load(), b.port.load.Load()+b.load.Load(); x != y {
+	if x, y := a.port.load.Load(), b.port.load.Load(); x != y {
 		return x < y
 	}
 	if near != nil && a.port != b.port {
 		if a.port == near || b.port == near {
 			return a.port == near
 		}
-		if x, y := a.port.numa == near.numa, b.port.numa == near.numa; x != y {
+		if x, y := a.port.isBeside(near), b.port.isBeside(near); x != y {
 			return x
 		}
+	}
+	if x, y := a.load.Load(), b.load.Load(); x != y {
+		return x < y
 	}
 	return a.id < b.id
 }

@@ -30,7 +30,7 @@ type session struct {
 	replies chan reply
 	rails   chan struct{} // capacity 1: RAILS is to be sent
 	tasks   sync.WaitGroup
-	making  chan struct{} // held while a path connects: one at a time
+	making  []chan struct{} // by rail; held while a path connects: one at a time on each
 
 	last uint64 // number of the newest path; the reader's
 
@@ -61,9 +61,11 @@ func newSession(f *Fabric, nc *net.TCPConn) *session {
 		fabric: f, net: nc,
 		replies: make(chan reply, dataconn.Replies),
 		rails:   make(chan struct{}, 1),
-		making:  make(chan struct{}, 1),
 		changed: make(chan struct{}),
 		paths:   make(map[uint64]*path),
+	}
+	for range f.ports.list {
+		s.making = append(s.making, make(chan struct{}, 1))
 	}
 	if at, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		s.peer = at.AddrPort().Addr()

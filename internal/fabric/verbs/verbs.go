@@ -14,7 +14,9 @@
 //     before the client fenced its end, or the session was cut; and a cut has reset the session's queue pairs before
 //     anything is answered.
 //  4. What a client sends is answered, refused, or ends its session: it costs nobody else more than its share of paths.
-//  5. A rail is ejected by what living clients confirm, never by clients that are gone.
+//  5. A rail is ejected by what living clients confirm, or by queue pairs that its adapter does not reset; never by
+//     clients that are gone.
+//  6. A deadline costs a session when an operation is under way, and nobody but its request when that waits for a path.
 //
 // Lock order: fabric.Session, then session.mu; remote.mu, then session.mu; session.mu and ports.mu are never held
 // together, nor over a call of a lane or an adapter that waits.
@@ -53,7 +55,11 @@ const (
 	upWait = 10 * time.Second
 	// settleWait bounds the wait for the reset of a cut session's queue pairs, which takes an adapter microseconds.
 	settleWait = 2 * time.Second
-	// maxConnects bounds the queue pairs that connect at once: a kernel that resolves an address holds a thread.
+	// hungWait is how long a queue pair may take to be reset before it counts as its rail's failure: longer than an
+	// adapter needs that is asked to reset thousands, when a job's clients all end at once.
+	hungWait = 30 * time.Second
+	// maxConnects bounds the queue pairs of a rail that connect at once: a kernel that resolves an address holds a
+	// thread, and so does an adapter that hangs, which is no concern of the other rails.
 	maxConnects = 64
 )
 
@@ -78,13 +84,13 @@ type Options struct {
 type Fabric struct {
 	address  string
 	stall    time.Duration
+	hung     time.Duration // hungWait, or a test's
 	networks []netip.Prefix
 	ports    *ports
 	roster   *fabric.Roster
 	logger   *slog.Logger
 	door     *fabric.Door
-	connects chan struct{} // one per queue pair that connects
-	close    func() error
+	closing  sync.Mutex // one Close at a time
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -113,11 +119,37 @@ func New(o Options) (*Fabric, error) {
 	for _, s := range skipped {
 		o.Logger.Info("rdma port is no rail", "port", s.Name, "reason", s.Reason)
 	}
-	if len(found) > frame.MaxRails {
-		o.Logger.Warn("rdma rails are left out", "found", len(found), "most", frame.MaxRails)
-		found = found[:frame.MaxRails]
+	used, left := fit(found)
+	for _, r := range left {
+		o.Logger.Warn("rdma rail is left out", "rail", r.Name(), "found", len(used)+len(left), "most", frame.MaxRails,
+			"up", r.Up, "reason", r.Reason, "remedy", "name those to use in rdma.devices")
 	}
-	return newFabric(o, openEngines(o, found))
+	return newFabric(o, openEngines(o, used))
+}
+
+// fit chooses the rails that are used where there are more than a client can be told of: those that are up first. Both
+// lists keep the order of found.
+func fit(found []rail.Rail) (used, left []rail.Rail) {
+	room := frame.MaxRails
+	for _, r := range found {
+		if r.Up {
+			room--
+		}
+	}
+	ups := 0
+	for _, r := range found {
+		switch {
+		case r.Up && ups < frame.MaxRails:
+			ups++
+			used = append(used, r)
+		case !r.Up && room > 0:
+			room--
+			used = append(used, r)
+		default:
+			left = append(left, r)
+		}
+	}
+	return used, left
 }
 
 // opened is a rail and what came of opening it.
@@ -131,10 +163,10 @@ type opened struct {
 func newFabric(o Options, rails []opened) (*Fabric, error) {
 	f := &Fabric{
 		stall:    o.StallWait,
+		hung:     hungWait,
 		networks: o.Networks,
 		roster:   fabric.NewRoster(Name, o.Ledger),
 		logger:   o.Logger,
-		connects: make(chan struct{}, maxConnects),
 		sessions: make(map[*session]struct{}),
 	}
 	if f.stall == 0 {
@@ -152,7 +184,6 @@ func newFabric(o Options, rails []opened) (*Fabric, error) {
 		return nil, errors.Join(fmt.Errorf("rc: %w", err), f.ports.close())
 	}
 	f.address = address
-	f.close = sync.OnceValue(f.shut)
 	f.door = fabric.NewDoor(listener, f.serve, &f.roster.Counters.Refused, f.logger)
 	f.ports.keep()
 	f.door.Open()
@@ -208,13 +239,18 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 }
 
 // Close cuts all sessions, waits for their goroutines and closes the rails. After an error an adapter may still use
-// the arena, which must stay mapped.
-func (f *Fabric) Close() error { return f.close() }
-
-func (f *Fabric) shut() error {
+// the arena, which must stay mapped; Close may be called again then. Errors: initiator.ErrStuck, when an adapter
+// neither resets nor destroys a queue pair; fabric.ErrStuck, when the goroutines of a session have not ended.
+func (f *Fabric) Close() error {
+	f.closing.Lock()
+	defer f.closing.Unlock()
 	err := f.door.Shut()
 	f.roster.Close()
-	return errors.Join(err, f.door.Wait(), f.ports.close())
+	ended, rails := f.door.Wait(), f.ports.close()
+	if ended != nil && rails == nil { // the rails were what they waited for
+		ended = f.door.Wait()
+	}
+	return errors.Join(err, rails, ended)
 }
 
 // announce tells all sessions that a rail changed.

@@ -45,7 +45,8 @@ func TestPublishedFiguresAreTheRecords(t *testing.T) {
 		"| shm " + row("shm") + rate(nameReadFloor) + " for pread", rate(nameWriteFloor) + " for O_DIRECT",
 		"| tcp " + row("tcp") + rate(nameTCPFloor) + " for a loopback",
 		"| HTTP " + row("http") + rate(nameTCPFloor) + " · " + rate(nameMD5Floor) + " for MD5",
-		hundreds(at["4 KiB get http"].OpsPerSecond) + " GET/s and " + hundreds(at["4 KiB put http"].OpsPerSecond) + " durable PUT/s",
+		hundreds(at["4 KiB get http"].OpsPerSecond) + " GET/s and " +
+			hundreds(at["4 KiB put http"].OpsPerSecond) + " durable PUT/s",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(readme), " "), want) {
 			t.Errorf("README.md does not say %q", want)

@@ -332,6 +332,52 @@ func (c *rawClient) denied(name string, region uint32, d fabric.Direction, size 
 	}
 }
 
+// TestRefusedTransferEnds: operations of a transfer that share its path end with the one that the client's adapter
+// refuses, and later ones at once. They do not wait for another path, which would keep the buffers of a client that
+// forges keys.
+func TestRefusedTransferEnds(t *testing.T) {
+	b := newBench(t, fakeverbs.Options{})
+	c := b.connect("p", device0)
+	own := c.register(make([]byte, 4096))
+	c.announce(1, own.Addr(), 8*bufBytes, own.RKey()) // far more than it has
+	for _, d := range []fabric.Direction{fabric.ForGet, fabric.ForPut} {
+		id, _ := c.path(0)
+		r, err := c.open(1, d, 8*bufBytes, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		move := r.Write
+		if d == fabric.ForPut {
+			move = r.Read
+		}
+		moved := make(chan error, 4)
+		for i := range cap(moved) {
+			buf := b.buffer(bufBytes)
+			defer buf.Release()
+			go func() { moved <- move(context.Background(), int64(2*i)*bufBytes, buf) }()
+		}
+		c.want(frame.Lost, id)
+		began := time.Now()
+		c.fence(id)
+		for range cap(moved) {
+			if err := <-moved; !errors.Is(err, fabric.ErrTransfer) {
+				t.Errorf("direction %d: %v", d, err)
+			}
+		}
+		late := b.buffer(bufBytes)
+		defer late.Release()
+		if err := move(context.Background(), 0, late); !errors.Is(err, fabric.ErrTransfer) {
+			t.Errorf("direction %d, afterwards: %v", d, err)
+		}
+		if took := time.Since(began); took > pathWait/2 {
+			t.Errorf("direction %d: operations end %v after the refused one", d, took)
+		}
+		if err := r.Close(); !errors.Is(err, fabric.ErrTransfer) {
+			t.Errorf("direction %d: close: %v", d, err)
+		}
+	}
+}
+
 // TestFencedNeverComes: a transfer whose path was lost is not answered until the session has been cut, at its deadline
 // or after the stall wait, whichever comes first.
 func TestFencedNeverComes(t *testing.T) {

@@ -26,6 +26,8 @@ type remote struct {
 	memory  *backing
 	near    *port // the rail whose address the client's HTTP connection uses, or nil
 
+	refused chan struct{} // closed when the client's adapter has refused an operation
+
 	mu   sync.Mutex
 	path *path // chosen
 }
@@ -87,6 +89,9 @@ func (r *remote) carry(ctx context.Context, m initiator.Move) error {
 		if err = p.move(m); err == nil {
 			return nil
 		}
+		if errors.Is(err, initiator.ErrDenied) {
+			r.refuse()
+		}
 		p.fail(whyNot) // it has, but for an error that costs no queue pair
 		if ended := p.fenceLost(); ended != nil {
 			return ended
@@ -96,6 +101,20 @@ func (r *remote) carry(ctx context.Context, m initiator.Move) error {
 		}
 	}
 	return fmt.Errorf("%w: %w", fabric.ErrTransfer, err)
+}
+
+// errRefused says that the client's adapter refused another operation of the transfer.
+var errRefused = fmt.Errorf("%w: %w", fabric.ErrTransfer, initiator.ErrDenied)
+
+// refuse dooms the transfer: what the refusal caught of it besides waits for no other path.
+func (r *remote) refuse() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case <-r.refused:
+	default:
+		close(r.refused)
+	}
 }
 
 // fenceLost waits until a path that failed is dead at both ends. The path's watcher bounds the wait by the stall
@@ -114,8 +133,13 @@ func (p *path) fenceLost() error {
 var errPathWait = fmt.Errorf("%w: no path within %v", fabric.ErrTransfer, pathWait)
 
 // take returns the transfer's path; a new one when the old one is dead. It waits for one to come up, and nothing is
-// under way meanwhile. Errors: errPathWait; ErrFenced, when the session ends or the deadline passes; ctx's.
+// under way meanwhile. Errors: errPathWait; errRefused; ErrFenced, when the session ends or the deadline passes; ctx's.
 func (r *remote) take(ctx context.Context) (*path, error) {
+	select {
+	case <-r.refused:
+		return nil, errRefused
+	default:
+	}
 	p, changed := r.choose()
 	if p != nil {
 		return p, nil
@@ -135,6 +159,8 @@ func (r *remote) await(ctx context.Context, changed <-chan struct{}) (*path, err
 	for {
 		select {
 		case <-changed:
+		case <-r.refused:
+			return nil, errRefused
 		case <-limit.C:
 			return nil, errPathWait
 		case <-ctx.Done():

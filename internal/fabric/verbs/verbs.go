@@ -229,7 +229,7 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 	}
 	r := &remote{
 		window: w, session: w.Session.Carrier.(*session), memory: w.Backing.(*backing),
-		near: f.ports.near(g.Local.Unmap()),
+		near: f.ports.near(g.Local.Unmap()), refused: make(chan struct{}),
 	}
 	if !r.session.reachable(r.memory) {
 		w.Fail(errNoPath)

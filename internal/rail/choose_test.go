@@ -239,3 +239,29 @@ func TestRefreshedKeepsItsGID(t *testing.T) {
 		}
 	}
 }
+
+// TestRefreshedGoesBack: an address that goes and returns, as when a network device is configured again, leaves the rail
+// where it was; a worse one is used only meanwhile, and one that is as good is never a reason to change.
+func TestRefreshedGoesBack(t *testing.T) {
+	info := native.DeviceInfo{Name: "rxe0", NUMANode: -1}
+	now := rail(Device{DeviceInfo: info}, ethernet(v2(1, "10.0.0.1")), v2(1, "10.0.0.1"))
+	for i, step := range []struct {
+		port native.PortInfo
+		want string
+	}{
+		{ethernet(v2(0, "fe80::1"), v2(1, "10.0.0.1")), "10.0.0.1"},
+		{ethernet(v2(0, "fe80::1")), "fe80::1"},
+		{ethernet(v2(0, "fe80::1"), v2(1, "2001:db8::1")), "2001:db8::1"},
+		{ethernet(v2(0, "fe80::1"), v2(1, "2001:db8::1"), v2(2, "10.0.0.1")), "10.0.0.1"},
+		{ethernet(v2(0, "10.0.0.9"), v2(1, "2001:db8::1"), v2(2, "10.0.0.1")), "10.0.0.1"},
+		{ethernet(v2(0, "10.0.0.9"), v2(1, "2001:db8::1")), "10.0.0.9"},
+		{ethernet(v2(0, "10.0.0.9"), v2(2, "10.0.0.1")), "10.0.0.9"},
+		{ethernet(), "10.0.0.9"},
+		{ethernet(v2(0, "fe80::1")), "fe80::1"},
+		{ethernet(v2(0, "fe80::1"), v2(1, "10.0.0.9")), "10.0.0.9"},
+	} {
+		if now = refreshed(info, step.port, now); now.Address().String() != step.want {
+			t.Fatalf("step %d: %s, want %s", i, now.Address(), step.want)
+		}
+	}
+}

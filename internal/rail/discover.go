@@ -53,8 +53,9 @@ func Discover(l *native.Library, o Options) ([]Rail, []Skipped, error) {
 	return Rails(devices, o)
 }
 
-// Refresh asks for the state of a rail as it is now. Its GID stays the same while the port has it, also where its place
-// in the table has changed; otherwise it is chosen again, and without any choice the rail is down for ReasonNoAddress.
+// Refresh asks for the state of a rail as it is now. Its GID stays the same while the port has it and none of a better
+// kind, also where its place in the table has changed; otherwise it is chosen again, and without any choice the rail is
+// down for ReasonNoAddress. So a rail that was left with a link-local address goes back to its own when that returns.
 // Errors: native.ErrVerbs.
 func Refresh(d *native.Device, was Rail) (Rail, error) {
 	p, err := d.Port(was.Port)
@@ -73,11 +74,11 @@ func refreshed(info native.DeviceInfo, p native.PortInfo, was Rail) Rail {
 	if i < 0 {
 		i = slices.IndexFunc(p.GIDs, same)
 	}
-	if i >= 0 {
-		return rail(d, p, p.GIDs[i])
-	}
 	g, why := pick(p)
-	if why == "" {
+	switch {
+	case i >= 0 && (why != "" || p.Link != native.LinkEthernet || rank(g) >= rank(p.GIDs[i])):
+		return rail(d, p, p.GIDs[i])
+	case why == "":
 		return rail(d, p, g)
 	}
 	was.Up, was.Reason = false, ReasonNoAddress

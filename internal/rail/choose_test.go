@@ -240,8 +240,8 @@ func TestRefreshedKeepsItsGID(t *testing.T) {
 	}
 }
 
-// TestRefreshedGoesBack: an address that goes and returns, as when a network device is configured again, leaves the rail
-// where it was; a worse one is used only meanwhile, and one that is as good is never a reason to change.
+// TestRefreshedGoesBack: an address that goes and returns, as when a network device is configured again, leaves the
+// rail where it was; a worse one is used only meanwhile, and one that is as good is never a reason to change.
 func TestRefreshedGoesBack(t *testing.T) {
 	info := native.DeviceInfo{Name: "rxe0", NUMANode: -1}
 	now := rail(Device{DeviceInfo: info}, ethernet(v2(1, "10.0.0.1")), v2(1, "10.0.0.1"))

@@ -29,6 +29,20 @@ type adapters struct {
 	devices *target.Devices
 }
 
+// ready is what get found last, or looks.
+func (a *adapters) ready() (*target.Devices, *DeclinedError) {
+	a.mu.Lock()
+	devices := a.devices
+	if a.closed {
+		devices = nil
+	}
+	a.mu.Unlock()
+	if devices != nil {
+		return devices, nil
+	}
+	return a.get()
+}
+
 // get tells what can be used now, without a word to the node.
 func (a *adapters) get() (*target.Devices, *DeclinedError) {
 	a.mu.Lock()

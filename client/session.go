@@ -68,7 +68,7 @@ func (t targetRegion) Forget(ctx context.Context) error { return t.region.Forget
 func (f *fabricSet) dialTarget(ctx context.Context, offer frame.SessionReply) (conn, error) {
 	var o target.Options
 	if offer.Fabric == PathRC {
-		devices, refused := f.adapters.get()
+		devices, refused := f.adapters.ready() // a look was a moment ago, by locally
 		if refused != nil {
 			return nil, refused
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/native"
@@ -15,6 +16,9 @@ type Devices struct {
 	library *native.Library
 	own     bool // opened here
 	only    rail.Options
+
+	looking sync.Mutex // one look at a time: who waits for it shares it; no other lock is taken under it
+	last    look       // guarded by looking
 
 	mu     sync.Mutex
 	closed bool
@@ -54,7 +58,7 @@ func OpenDevices(l *native.Library, names []string) (*Devices, error) {
 
 // Usable tells whether some rail is up now. Errors: native.ErrNotSupported with the reason, native.ErrVerbs.
 func (d *Devices) Usable() error {
-	rails, skipped, err := d.rails()
+	rails, skipped, err := d.rails(time.Now())
 	if err != nil {
 		return err
 	}
@@ -71,12 +75,26 @@ func (d *Devices) Usable() error {
 	return none
 }
 
-func (d *Devices) rails() ([]rail.Rail, []rail.Skipped, error) {
-	rails, skipped, err := rail.Discover(d.library, d.only)
-	if err != nil {
-		return nil, nil, fmt.Errorf("target: look for adapters: %w", err)
+// look is what the ports were like.
+type look struct {
+	began   time.Time
+	rails   []rail.Rail
+	skipped []rail.Skipped
+}
+
+// rails looks at all ports, unless somebody has since then. The result is shared, and must not be changed.
+func (d *Devices) rails(since time.Time) ([]rail.Rail, []rail.Skipped, error) {
+	d.looking.Lock()
+	defer d.looking.Unlock()
+	if d.last.began.Before(since) {
+		now := look{began: time.Now()}
+		var err error
+		if now.rails, now.skipped, err = rail.Discover(d.library, d.only); err != nil {
+			return nil, nil, fmt.Errorf("target: look for adapters: %w", err)
+		}
+		d.last = now
 	}
-	return rails, skipped, nil
+	return d.last.rails, d.last.skipped, nil
 }
 
 // use opens the adapter, or shares it, and delivers its events to p until release.

@@ -24,8 +24,13 @@ const (
 	// two seconds to find that a peer does not answer, and each failure costs its transfers that time.
 	firstDelay = 100 * time.Millisecond
 	maxDelay   = 5 * time.Second
-	// idleLook is how often ports are looked at without a reason; adapters in use tell of changes, others do not.
-	idleLook = 30 * time.Second
+	// idleLook is how often ports are looked at without a reason, while a rail has no path; adapters in use tell of
+	// changes, others do not. steadyLook is how often when all have: another port could only be a better one.
+	idleLook   = 30 * time.Second
+	steadyLook = 5 * time.Minute
+	// recentLook is how old a look of another session, or of who asked whether a rail is up, may be at the start. A look
+	// opens every adapter and reads tables of hundreds of entries.
+	recentLook = time.Second
 	// pathlessWait is how long a session lives without a path: a rail that comes back within it costs no new session.
 	pathlessWait = 2 * time.Second
 
@@ -66,6 +71,7 @@ type paths struct {
 	devices  []*local       // by their number in keys and frames
 	retiring int            // paths that are out of live and not fenced yet
 	changed  bool           // since the last look for something to offer
+	since    time.Time      // with changed: the look must not be older
 	live     map[uint64]*path
 	last     uint64          // number of the last path
 	strange  map[string]bool // ports whose address the server does not take for ours
@@ -209,10 +215,11 @@ func (p *paths) round() (time.Duration, error) {
 	if err := errors.Join(failures...); err != nil {
 		return 0, err
 	}
-	if !p.mayOffer() {
+	since, may := p.mayOffer()
+	if !may {
 		return p.judge()
 	}
-	rails, _, err := p.shared.rails()
+	rails, _, err := p.shared.rails(since)
 	if err != nil {
 		p.refused(err)
 	}
@@ -234,7 +241,7 @@ func (p *paths) round() (time.Duration, error) {
 func (p *paths) struck(e event) []*path {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.changed = true
+	p.change(0)
 	for _, l := range p.devices {
 		l.lost = l.lost || (l.device == e.device && e.Type == native.EventDeviceFatal)
 	}
@@ -271,7 +278,7 @@ func (p *paths) struck(e event) []*path {
 
 // failed puts off the next try of a pairing. The caller holds mu.
 func (p *paths) failed(pair pairing, since time.Time) {
-	p.changed = true
+	p.change(0)
 	d := p.delays[pair]
 	if !since.IsZero() && time.Since(since) > steadyLife {
 		d.wait = 0
@@ -285,22 +292,31 @@ func (p *paths) refused(err error) {
 	p.refusal = err
 }
 
-// mayOffer tells, once for each change, whether there may be something to offer.
-func (p *paths) mayOffer() bool {
+// change asks for another look, for which one of that age will do. The caller holds mu.
+func (p *paths) change(age time.Duration) {
+	if since := time.Now().Add(-age); !p.changed || since.After(p.since) {
+		p.changed, p.since = true, since
+	}
+}
+
+// mayOffer tells, once for each change, whether there may be something to offer, and how old the look may be that
+// shows it.
+func (p *paths) mayOffer() (since time.Time, may bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.retiring > 0 {
-		return false // what changed is looked at when FENCED is sent: the server counts such a path until then
+		return since, false // what changed is looked at when FENCED is sent: the server counts such a path until then
 	}
-	may := p.changed && p.rails != nil && !p.closed && !p.hopeless
+	may = p.changed && p.rails != nil && !p.closed && !p.hopeless
 	p.changed = false
-	return may
+	return p.since, may
 }
 
+// lookAgain shares its look with the other sessions, whose turns are about as often.
 func (p *paths) lookAgain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.changed = true
+	p.change(idleLook / 2)
 }
 
 // next chooses what to offer: each rail that is up shall have a path from the port that reaches it best, whatever
@@ -462,7 +478,7 @@ func (p *paths) judge() (time.Duration, error) {
 		p.first <- p.why()
 	}
 	now := time.Now()
-	again := idleLook
+	again := p.nextLook()
 	for _, d := range p.delays {
 		if wait := d.until.Sub(now); wait > 0 {
 			again = min(again, wait)
@@ -480,6 +496,20 @@ func (p *paths) judge() (time.Duration, error) {
 		return 0, fmt.Errorf("%w: %w", errPathless, p.why())
 	}
 	return min(again, left), nil
+}
+
+// nextLook is how long to wait for a look without a reason. The caller holds mu.
+func (p *paths) nextLook() time.Duration {
+	with := map[uint8]bool{}
+	for _, t := range p.live {
+		with[t.pair.rail] = true
+	}
+	for _, r := range p.rails {
+		if r.Up && !with[r.Index] {
+			return idleLook
+		}
+	}
+	return steadyLook
 }
 
 // why is the reason for having no path. The caller holds mu.

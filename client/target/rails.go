@@ -43,7 +43,8 @@ func (p *paths) listed(body []byte) error {
 		seen[r.Index] = true
 	}
 	p.mu.Lock()
-	p.rails, p.changed = rails, true
+	p.rails = rails
+	p.change(recentLook)
 	p.mu.Unlock()
 	p.look()
 	return nil

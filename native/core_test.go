@@ -102,6 +102,28 @@ func TestCoreStandsAlone(t *testing.T) {
 	}
 }
 
+// TestCoreHasNoWarnings under any compiler of this machine, with the headers and without: also none about values that
+// a conversion may change, and names that hide others.
+func TestCoreHasNoWarnings(t *testing.T) {
+	compiler(t)
+	for _, name := range []string{"gcc", "clang"} {
+		cc, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		for _, flag := range []string{"-DNV_HEADERS", "-DNV_NO_HEADERS"} {
+			for _, file := range coreFiles(t) {
+				args := append([]string{
+					"-O2", "-Wconversion", "-Wshadow", "-Wpedantic", flag, "-c", file, "-o", filepath.Join(t.TempDir(), "out.o"),
+				}, strict...)
+				if build(t, cc, args...) != nil {
+					t.Errorf("%s: %s with %s", name, file, flag)
+				}
+			}
+		}
+	}
+}
+
 // TestHeaderStandsAlone: nv_api.h and nv.h compile by themselves.
 func TestHeaderStandsAlone(t *testing.T) {
 	cc := compiler(t)

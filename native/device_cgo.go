@@ -74,6 +74,20 @@ func (d *Device) Info() DeviceInfo { return d.info }
 
 // Port asks for a port's state and GIDs as they are now.
 func (d *Device) Port(number int) (PortInfo, error) {
+	return d.port(number, 0, maxGIDs)
+}
+
+// PortEntry is Port with one entry of the table at most: each entry costs a call of the kernel and two files of sysfs.
+func (d *Device) PortEntry(number, index int) (PortInfo, error) {
+	if index < 0 {
+		return PortInfo{}, invalid("ibv_query_gid")
+	}
+	index = min(index, maxGIDs)
+	return d.port(number, index, index+1)
+}
+
+// port reads the entries of the port's table from first to before end.
+func (d *Device) port(number, first, end int) (PortInfo, error) {
 	if err := d.use(); err != nil {
 		return PortInfo{}, err
 	}
@@ -82,7 +96,8 @@ func (d *Device) Port(number int) (PortInfo, error) {
 		return PortInfo{}, invalid("ibv_query_port")
 	}
 	var c C.struct_nv_port_info
-	if err := failure(C.nv_port(d.dev, C.uint8_t(number), &c)); err != nil {
+	err := failure(C.nv_port(d.dev, C.uint8_t(number), &c))
+	if err != nil {
 		return PortInfo{}, err
 	}
 	p := PortInfo{
@@ -95,21 +110,21 @@ func (d *Device) Port(number int) (PortInfo, error) {
 	if c.active != 0 {
 		p.State = PortActive
 	}
-	gids, err := d.gids(number, int(c.gids))
-	if err != nil {
-		return PortInfo{}, err
+	if end = min(end, int(c.gids)); first < end {
+		p.GIDs, err = d.gids(number, first, end)
 	}
-	p.GIDs = gids
-	return p, nil
+	return p, err
 }
 
-// maxGIDs bounds what is kept of a port's table. Adapters have tables of up to a few hundred entries.
-const maxGIDs = 256
+// maxGIDs is the end of what can be used of a port's table: Path.GIDIndex is a byte for the adapter.
+const maxGIDs = C.NV_GIDS
 
-func (d *Device) gids(port, entries int) ([]GID, error) {
-	var room [maxGIDs]C.struct_nv_gid
+// gids reads entries of a port's table, which are at least one.
+func (d *Device) gids(port, first, end int) ([]GID, error) {
+	entries := C.struct_nv_range{first: C.int32_t(first), end: C.int32_t(end)}
+	room := make([]C.struct_nv_gid, end-first)
 	var count C.int32_t
-	err := failure(C.nv_gids(d.dev, C.uint8_t(port), C.int32_t(entries), &room[0], maxGIDs, &count))
+	err := failure(C.nv_gids(d.dev, C.uint8_t(port), entries, &room[0], C.int32_t(len(room)), &count))
 	if err != nil {
 		return nil, err
 	}

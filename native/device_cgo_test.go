@@ -132,6 +132,7 @@ func TestWrongArguments(t *testing.T) {
 		"port 0":     func() error { _, err := p.device.Port(0); return err },
 		"port 256":   func() error { _, err := p.device.Port(257); return err },
 		"port -1":    func() error { _, err := p.device.Port(-1); return err },
+		"entry -1":   func() error { _, err := p.device.PortEntry(1, -1); return err },
 		"CQ of none": func() error { _, err := p.device.NewCQ(0); return err },
 		"CQ of -1":   func() error { _, err := p.device.NewCQ(-1); return err },
 		"huge CQ":    func() error { _, err := p.device.NewCQ(huge); return err },
@@ -208,6 +209,22 @@ func TestClosed(t *testing.T) {
 		if err := call(); !errors.Is(err, native.ErrClosed) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestPortEntry: each entry alone is that of the whole table, and there is none behind it.
+func TestPortEntry(t *testing.T) {
+	d, port, _ := device(t)
+	if len(port.GIDs) == 0 {
+		t.Fatal("the table is empty")
+	}
+	for _, gid := range port.GIDs {
+		if one, err := d.PortEntry(port.Number, gid.Index); err != nil || !slices.Equal(one.GIDs, []native.GID{gid}) {
+			t.Errorf("entry %d alone: %+v, %v", gid.Index, one.GIDs, err)
+		}
+	}
+	if none, err := d.PortEntry(port.Number, 1<<20); err != nil || len(none.GIDs) != 0 || none.State != port.State {
+		t.Errorf("entry behind the table: %+v, %v", none, err)
 	}
 }
 

@@ -4,7 +4,8 @@
  * run at the same time, is in native.go.
  *
  * Names with nv_ are all that these files define. Structs are opaque and end by their close function; one
- * that reports an error has closed nothing, and may be called again.
+ * that reports an error has closed nothing, and may be called again. A CQ may be half closed then: its other
+ * functions are EBADF.
  */
 #ifndef NV_H
 #define NV_H
@@ -79,7 +80,7 @@ struct nv_port_info {
 	int32_t active; /* 1 or 0 */
 	int32_t link;	/* enum nv_link */
 	int32_t mtu;	/* bytes; 0: not known */
-	int32_t gids;	/* entries of the table */
+	int32_t gids;	/* entries of the table, at most NV_GIDS */
 	uint32_t max_message;
 	uint16_t lid;
 };
@@ -91,9 +92,18 @@ struct nv_gid {
 	char network[NV_NETDEV_BYTES];
 };
 
-/* nv_gids writes the entries that are not zero, at most room of them, and how many it wrote. */
 struct nv_status nv_port(struct nv_device *device, uint8_t port, struct nv_port_info *info);
-struct nv_status nv_gids(struct nv_device *device, uint8_t port, int32_t entries, struct nv_gid *gids,
+
+/* Entries of a port's table, from first to before end. */
+struct nv_range {
+	int32_t first, end;
+};
+
+/* What is read of a table: the index of a GID in a path is a byte. */
+#define NV_GIDS 256
+
+/* Writes the entries that are not zero, at most room of them, and how many it wrote. */
+struct nv_status nv_gids(struct nv_device *device, uint8_t port, struct nv_range entries, struct nv_gid *gids,
 			 int32_t room, int32_t *count);
 
 enum nv_event_type {

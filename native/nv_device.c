@@ -13,12 +13,17 @@
 
 static struct nv_status list_devices(struct nv_lib *lib, struct ibv_device ***list, int *count)
 {
+	int most = 0;
+
 	*count = 0;
 	errno = 0;
-	*list = lib->api->get_device_list(lib->api, count);
-	if (*list)
+	*list = lib->api->get_device_list(lib->api, &most);
+	if (*list) {
+		/* The list ends by NULL, too. */
+		while (*count < most && (*list)[*count])
+			++*count;
 		return nv_ok();
-	*count = 0;
+	}
 	/* A kernel without the RDMA modules has no directory of devices, or does not know the interface. */
 	if (errno == ENOENT || errno == ENOSYS || errno == 0)
 		return nv_ok();
@@ -31,6 +36,7 @@ static struct nv_status query_limits(const struct nv_api *api, struct ibv_contex
 	struct nv_status status;
 
 	memset(&attr, 0, sizeof(attr));
+	errno = 0;
 	status = nv_result("ibv_query_device", api->query_device(ctx, &attr));
 	if (status.err)
 		return status;
@@ -52,7 +58,7 @@ static void name_device(const struct nv_api *api, struct ibv_device *device, str
 	const char *name = api->get_device_name(device);
 
 	memset(info, 0, sizeof(*info));
-	snprintf(info->name, sizeof(info->name), "%s", name ? name : "");
+	snprintf(info->name, sizeof(info->name), "%.*s", NV_NAME_BYTES - 1, name ? name : "");
 	info->guid = be64toh(api->get_device_guid(device));
 	info->numa_node = api->numa_node(device);
 }
@@ -172,6 +178,7 @@ struct nv_status nv_device_close(struct nv_device *device)
 
 	if (nv_device_busy(device))
 		return nv_error("ibv_close_device", EBUSY);
+	errno = 0;
 	status = nv_result("ibv_close_device", device->api->close_device(device->ctx));
 	if (status.err)
 		return status;
@@ -211,6 +218,14 @@ static int mtu_bytes(enum ibv_mtu mtu)
 	}
 }
 
+/* What a driver says of its table's length, as an index that can be used. */
+static int32_t within(int index)
+{
+	if (index < 0)
+		return 0;
+	return index < NV_GIDS ? index : NV_GIDS;
+}
+
 struct nv_status nv_port(struct nv_device *device, uint8_t port, struct nv_port_info *info)
 {
 	struct ibv_port_attr attr;
@@ -218,30 +233,32 @@ struct nv_status nv_port(struct nv_device *device, uint8_t port, struct nv_port_
 
 	memset(&attr, 0, sizeof(attr));
 	memset(info, 0, sizeof(*info));
+	errno = 0;
 	status = nv_result("ibv_query_port", device->api->query_port(device->ctx, port, &attr));
 	if (status.err)
 		return status;
 	info->active = attr.state == IBV_PORT_ACTIVE;
 	info->link = link_of(attr.link_layer);
 	info->mtu = mtu_bytes(attr.active_mtu);
-	info->gids = attr.gid_tbl_len;
+	info->gids = within(attr.gid_tbl_len);
 	info->max_message = attr.max_msg_sz;
 	info->lid = attr.lid;
 	return nv_ok();
 }
 
-struct nv_status nv_gids(struct nv_device *device, uint8_t port, int32_t entries, struct nv_gid *gids, int32_t room,
-			 int32_t *count)
+struct nv_status nv_gids(struct nv_device *device, uint8_t port, struct nv_range entries, struct nv_gid *gids,
+			 int32_t room, int32_t *count)
 {
 	static const uint8_t zero[16];
 	const struct nv_api *api = device->api;
 	struct nv_port_info info;
 	struct nv_status status = nv_port(device, port, &info);
+	int32_t end = within(entries.end);
 
 	*count = 0;
 	if (status.err)
 		return status;
-	for (int i = 0; i < entries && *count < room; i++) {
+	for (int32_t i = within(entries.first); i < end && *count < room; i++) {
 		struct nv_gid *gid = &gids[*count];
 		union ibv_gid raw;
 		int type = NV_GID_INFINIBAND;
@@ -253,6 +270,7 @@ struct nv_status nv_gids(struct nv_device *device, uint8_t port, int32_t entries
 			continue;
 		if (api->gid_info(device->ctx, port, i, &type, gid->network) != 0)
 			continue;
+		gid->network[sizeof(gid->network) - 1] = '\0';
 		memcpy(gid->raw, raw.raw, sizeof(gid->raw));
 		gid->type = info.link == NV_LINK_INFINIBAND ? NV_GID_INFINIBAND : type;
 		gid->index = i;
@@ -264,6 +282,11 @@ struct nv_status nv_gids(struct nv_device *device, uint8_t port, int32_t entries
 int nv_device_fd(const struct nv_device *device)
 {
 	return device->ctx->async_fd;
+}
+
+static uint32_t number_of(const struct ibv_qp *qp)
+{
+	return qp ? qp->qp_num : 0;
 }
 
 static void read_event(const struct ibv_async_event *from, struct nv_event *to)
@@ -296,14 +319,14 @@ static void read_event(const struct ibv_async_event *from, struct nv_event *to)
 	case IBV_EVENT_QP_REQ_ERR:
 	case IBV_EVENT_QP_ACCESS_ERR:
 		to->type = NV_EVENT_QP_FATAL;
-		to->qpn = from->element.qp->qp_num;
+		to->qpn = number_of(from->element.qp);
 		break;
 	case IBV_EVENT_COMM_EST:
 	case IBV_EVENT_SQ_DRAINED:
 	case IBV_EVENT_PATH_MIG:
 	case IBV_EVENT_PATH_MIG_ERR:
 	case IBV_EVENT_QP_LAST_WQE_REACHED:
-		to->qpn = from->element.qp->qp_num;
+		to->qpn = number_of(from->element.qp);
 		break;
 	default:
 		break;
@@ -353,6 +376,7 @@ struct nv_status nv_pd_close(struct nv_pd *pd)
 
 	if (nv_in_use(&pd->users))
 		return nv_error("ibv_dealloc_pd", EBUSY);
+	errno = 0;
 	status = nv_result("ibv_dealloc_pd", pd->api->dealloc_pd(pd->pd));
 	if (status.err)
 		return status;
@@ -419,8 +443,10 @@ void nv_mr_info(const struct nv_mr *mr, struct nv_mr_info *info)
 
 struct nv_status nv_mr_close(struct nv_mr *mr)
 {
-	struct nv_status status = nv_result("ibv_dereg_mr", mr->api->dereg_mr(mr->mr));
+	struct nv_status status;
 
+	errno = 0;
+	status = nv_result("ibv_dereg_mr", mr->api->dereg_mr(mr->mr));
 	if (status.err)
 		return status;
 	nv_leave(&mr->pd->users);

@@ -66,8 +66,8 @@ struct nv_status nv_port(struct nv_device *device, uint8_t port, struct nv_port_
 	return none;
 }
 
-struct nv_status nv_gids(struct nv_device *device, uint8_t port, int32_t entries, struct nv_gid *gids, int32_t room,
-			 int32_t *count)
+struct nv_status nv_gids(struct nv_device *device, uint8_t port, struct nv_range entries, struct nv_gid *gids,
+			 int32_t room, int32_t *count)
 {
 	(void)device, (void)port, (void)entries, (void)gids, (void)room, (void)count;
 	return none;

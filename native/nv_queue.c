@@ -67,21 +67,29 @@ int nv_cq_fd(const struct nv_cq *cq)
 
 struct nv_status nv_cq_arm(struct nv_cq *cq)
 {
+	if (!cq->cq)
+		return nv_error("ibv_req_notify_cq", EBADF);
 	errno = 0;
 	return nv_result("ibv_req_notify_cq", cq->api->req_notify_cq(cq->cq, 0));
 }
 
 struct nv_status nv_cq_event(struct nv_cq *cq)
 {
-	struct ibv_cq *of;
+	struct ibv_cq *of = NULL;
 	void *context;
 	struct nv_status status;
 
+	if (!cq->cq)
+		return nv_error("ibv_get_cq_event", EBADF);
 	errno = 0;
 	status = nv_result("ibv_get_cq_event", cq->api->get_cq_event(cq->channel, &of, &context));
+	if (status.err)
+		return status;
+	/* The channel has no other. */
+	if (of != cq->cq)
+		return nv_error("ibv_get_cq_event", EIO);
 	/* At once, for destroying a CQ waits until all its events are acknowledged. */
-	if (!status.err)
-		cq->api->ack_cq_events(of, 1);
+	cq->api->ack_cq_events(of, 1);
 	return status;
 }
 
@@ -97,11 +105,13 @@ struct nv_status nv_cq_close(struct nv_cq *cq)
 	if (nv_cq_busy(cq))
 		return nv_error("ibv_destroy_cq", EBUSY);
 	if (cq->cq) {
+		errno = 0;
 		status = nv_result("ibv_destroy_cq", cq->api->destroy_cq(cq->cq));
 		if (status.err)
 			return status;
 		cq->cq = NULL;
 	}
+	errno = 0;
 	status = nv_result("ibv_destroy_comp_channel", cq->api->destroy_comp_channel(cq->channel));
 	if (status.err)
 		return status;
@@ -159,6 +169,8 @@ struct nv_status nv_cq_poll(struct nv_cq *cq, struct nv_completion *list, int32_
 	struct ibv_wc wc[NV_BATCH];
 
 	*count = 0;
+	if (!cq->cq)
+		return nv_error("ibv_poll_cq", EBADF);
 	while (*count < room) {
 		int32_t left = room - *count;
 		int wanted = left < NV_BATCH ? left : NV_BATCH;
@@ -181,6 +193,8 @@ struct nv_status nv_qp_open(struct nv_pd *pd, struct nv_cq *cq, int depth, struc
 	struct ibv_qp_init_attr attr;
 	struct nv_qp *qp;
 
+	if (!cq->cq)
+		return nv_error("ibv_create_qp", EBADF);
 	if (pd->device != cq->device)
 		return nv_error("ibv_create_qp", EINVAL);
 	qp = calloc(1, sizeof(*qp));
@@ -441,8 +455,10 @@ struct nv_status nv_qp_post(struct nv_qp *qp, const struct nv_work *work, int32_
 
 struct nv_status nv_qp_close(struct nv_qp *qp)
 {
-	struct nv_status status = nv_result("ibv_destroy_qp", qp->api->destroy_qp(qp->qp));
+	struct nv_status status;
 
+	errno = 0;
+	status = nv_result("ibv_destroy_qp", qp->api->destroy_qp(qp->qp));
 	if (status.err)
 		return status;
 	nv_leave(&qp->pd->users);

@@ -36,6 +36,9 @@ func (d *Device) Info() DeviceInfo { return DeviceInfo{} }
 // Port asks for a port's state and GIDs as they are now.
 func (d *Device) Port(int) (PortInfo, error) { return PortInfo{}, ErrClosed }
 
+// PortEntry is Port with one entry of the table at most.
+func (d *Device) PortEntry(int, int) (PortInfo, error) { return PortInfo{}, ErrClosed }
+
 // NewPD makes a protection domain.
 func (d *Device) NewPD() (*PD, error) { return nil, ErrClosed }
 

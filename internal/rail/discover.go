@@ -56,20 +56,30 @@ func Discover(l *native.Library, o Options) ([]Rail, []Skipped, error) {
 // Refresh asks for the state of a rail as it is now. Its GID stays the same while the port has it and none of a better
 // kind, also where its place in the table has changed; otherwise it is chosen again, and without any choice the rail is
 // down for ReasonNoAddress. So a rail that was left with a link-local address goes back to its own when that returns.
-// Errors: native.ErrVerbs.
+// The whole table is read only when the GID is not in its place, or is not of the best kind: ports are looked at every
+// few seconds, and tables have hundreds of entries. Errors: native.ErrVerbs.
 func Refresh(d *native.Device, was Rail) (Rail, error) {
-	p, err := d.Port(was.Port)
+	p, err := d.PortEntry(was.Port, was.GIDIndex)
+	stays := func(g native.GID) bool {
+		return was.has(p, g) && (p.Link == native.LinkInfiniBand || rank(g) == rankIPv4)
+	}
+	if err == nil && !slices.ContainsFunc(p.GIDs, stays) {
+		p, err = d.Port(was.Port)
+	}
 	if err != nil {
 		return was, fmt.Errorf("rail: port %s: %w", was.Name(), err)
 	}
 	return refreshed(d.Info(), p, was), nil
 }
 
+// has tells whether an entry of the port is the rail's GID.
+func (r Rail) has(p native.PortInfo, g native.GID) bool {
+	return g.Raw == r.GID && (p.Link == native.LinkInfiniBand || g.Type == native.GIDRoCEv2)
+}
+
 func refreshed(info native.DeviceInfo, p native.PortInfo, was Rail) Rail {
 	d := Device{DeviceInfo: info}
-	same := func(g native.GID) bool {
-		return g.Raw == was.GID && (p.Link == native.LinkInfiniBand || g.Type == native.GIDRoCEv2)
-	}
+	same := func(g native.GID) bool { return was.has(p, g) }
 	i := slices.IndexFunc(p.GIDs, func(g native.GID) bool { return same(g) && g.Index == was.GIDIndex })
 	if i < 0 {
 		i = slices.IndexFunc(p.GIDs, same)

@@ -93,6 +93,36 @@ func TestDiscoverFollowsTheMachine(t *testing.T) {
 	}
 }
 
+// TestRefreshReadsOneEntry while the rail's GID is in its place, whatever the port's state, and the table otherwise.
+func TestRefreshReadsOneEntry(t *testing.T) {
+	nic := fakes(t, fakeverbs.Options{})
+	d, r := opened(t, nic, "rxe0")
+	refresh := func() uint64 {
+		t.Helper()
+		before := nic.Counters().GIDs
+		var err error
+		if r, err = rail.Refresh(d, r); err != nil {
+			t.Fatal(err)
+		}
+		return nic.Counters().GIDs - before
+	}
+	if n := refresh(); n != 1 || !r.Up {
+		t.Errorf("unchanged: %d entries were read, %+v", n, r)
+	}
+	nic.PortDown("rxe0")
+	if n := refresh(); n != 1 || r.Up {
+		t.Errorf("down: %d entries were read, %+v", n, r)
+	}
+	nic.PortUp("rxe0")
+	nic.SetAddr("rxe0", netip.MustParseAddr("10.1.0.77"))
+	if n := refresh(); n < 3 || !r.Up || r.Address().String() != "10.1.0.77" {
+		t.Errorf("another address: %d entries were read, %+v", n, r)
+	}
+	if n := refresh(); n != 1 {
+		t.Errorf("afterwards: %d entries were read", n)
+	}
+}
+
 // TestDiscoverSkipsWhatFails: one device that fails hides no other.
 func TestDiscoverSkipsWhatFails(t *testing.T) {
 	for _, c := range []struct {

@@ -202,6 +202,7 @@ type Counters struct {
 	Packets, Retries                 uint64
 	Duplicates, Dropped              uint64 // requests that came again; packets that met nobody
 	WriteBytes, ReadBytes            uint64 // that reached memory
+	GIDs                             uint64 // entries of ports' tables that were read
 
 	// Open objects.
 	Contexts, PDs, MRs, Channels, CQs, QPs uint64

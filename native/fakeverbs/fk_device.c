@@ -197,6 +197,7 @@ static int query_gid(struct ibv_context *context, uint8_t port, int index, union
 	if (port != 1 || index < 0 || index >= FK_GIDS)
 		return EINVAL;
 	fk_enter(dev->nic);
+	dev->nic->n.gids++;
 	memcpy(gid->raw, dev->o.gids[index].raw, sizeof(gid->raw));
 	fk_leave(dev->nic);
 	return 0;

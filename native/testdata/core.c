@@ -51,15 +51,18 @@ static struct {
 	int modified_mask;
 	enum ibv_qp_state state;
 	int link;
-	int failing_gid;
+	int failing_gid, gid_reads;
 } fake;
 
 static int fails(const char *name)
 {
-	if (!fake.fail || fake.hit || strcmp(fake.fail, name) != 0)
+	if (!fake.fail || fake.hit || strcmp(fake.fail, name) != 0) {
+		errno = EDOM; /* a call that went well may leave anything there */
 		return 0;
+	}
 	fake.hit = 1;
-	errno = fake.manner == BY_NOTHING ? 0 : EXDEV;
+	if (fake.manner != BY_NOTHING)
+		errno = EXDEV;
 	return 1;
 }
 
@@ -181,6 +184,7 @@ static int query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_att
 static int query_gid(struct ibv_context *ctx, uint8_t port, int index, union ibv_gid *gid)
 {
 	(void)ctx, (void)port;
+	fake.gid_reads++;
 	if (index == fake.failing_gid)
 		return -1;
 	memset(gid->raw, index == 1 ? 0 : 0xa0 + index, sizeof(gid->raw)); /* entry 1 is empty */
@@ -242,14 +246,20 @@ static int dereg_mr(struct ibv_mr *mr)
 	return drop("ibv_dereg_mr", mr);
 }
 
+struct fake_channel {
+	struct ibv_comp_channel channel;
+	struct ibv_cq *cq;
+};
+
 static struct ibv_comp_channel *create_comp_channel(struct ibv_context *ctx)
 {
-	struct ibv_comp_channel *channel = object("ibv_create_comp_channel", sizeof(*channel));
+	struct fake_channel *c = object("ibv_create_comp_channel", sizeof(*c));
 
 	(void)ctx;
-	if (channel)
-		channel->fd = eventfd(0, 0);
-	return channel;
+	if (!c)
+		return NULL;
+	c->channel.fd = eventfd(0, 0);
+	return &c->channel;
 }
 
 static int destroy_comp_channel(struct ibv_comp_channel *channel)
@@ -267,9 +277,10 @@ static struct ibv_cq *last_cq;
 static struct ibv_cq *create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *channel,
 				int comp_vector)
 {
-	(void)ctx, (void)cq_context, (void)channel;
+	(void)ctx, (void)cq_context;
 	CHECK(cqe == 99 && comp_vector == 0, "arguments of the queue");
 	last_cq = object("ibv_create_cq", sizeof(*last_cq));
+	((struct fake_channel *)channel)->cq = last_cq;
 	return last_cq;
 }
 
@@ -295,7 +306,7 @@ static int get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, vo
 		return r;
 	if (eventfd_read(channel->fd, &value) != 0) /* waits, where the core did not set O_NONBLOCK */
 		return -1;
-	*cq = last_cq;
+	*cq = ((struct fake_channel *)channel)->cq;
 	*cq_context = NULL;
 	fake.unacked++;
 	return 0;
@@ -303,7 +314,7 @@ static int get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, vo
 
 static void ack_cq_events(struct ibv_cq *cq, unsigned int count)
 {
-	CHECK(cq == last_cq, "another queue");
+	CHECK(cq != NULL, "no queue");
 	fake.unacked -= (int)count;
 }
 
@@ -615,6 +626,29 @@ static void test_devices(void)
 	CHECK(fake.alive == 0, "%d objects stay", fake.alive);
 }
 
+/* A queue of which only the channel is left can be closed, and nothing else. */
+static void test_half_closed(void)
+{
+	struct held h = made();
+	struct nv_completion completion;
+	struct nv_qp *qp = NULL;
+	int32_t n = -1;
+
+	CHECK(!nv_qp_close(h.qp).err, "queue pair");
+	h.qp = NULL;
+	fake.fail = "ibv_destroy_comp_channel";
+	CHECK(nv_cq_close(h.cq).err == EXDEV && fake.hit, "the channel stays");
+	CHECK(nv_cq_poll(h.cq, &completion, 1, &n).err == EBADF && n == 0, "poll: %d", n);
+	CHECK(nv_cq_arm(h.cq).err == EBADF && nv_cq_event(h.cq).err == EBADF, "notification");
+	CHECK(nv_qp_open(h.pd, h.cq, 33, &qp).err == EBADF && !qp, "a queue pair");
+	CHECK(!unmake(&h).err && fake.alive == 0, "%d objects stay", fake.alive);
+}
+
+static struct nv_range table_of(int32_t first, int32_t end)
+{
+	return (struct nv_range){.first = first, .end = end};
+}
+
 static void test_ports(void)
 {
 	struct held h = made();
@@ -626,15 +660,22 @@ static void test_ports(void)
 		      port.mtu == 2048 && port.gids == 5 && port.max_message == 1u << 30 && port.lid == 77,
 	      "port 1");
 	CHECK(!nv_port(h.device, 2, &port).err && port.active == 0, "port 2");
-	CHECK(!nv_gids(h.device, 1, 5, gids, 5, &n).err && n == 3, "%d entries", n);
+	CHECK(!nv_gids(h.device, 1, table_of(0, 5), gids, 5, &n).err && n == 3, "%d entries", n);
 	CHECK(gids[0].index == 0 && gids[0].type == NV_GID_ROCE_V1 && gids[0].raw[15] == 0xa0, "entry 0");
 	CHECK(gids[1].index == 2 && gids[1].type == NV_GID_ROCE_V2 && strcmp(gids[1].network, "eth2") == 0, "entry 2");
 	CHECK(gids[2].index == 4, "entry 4");
-	CHECK(!nv_gids(h.device, 1, 5, gids, 1, &n).err && n == 1, "%d entries in room for one", n);
+	CHECK(!nv_gids(h.device, 1, table_of(0, 5), gids, 1, &n).err && n == 1, "%d entries in room for one", n);
+	/* One entry alone, one that is empty, and none: nothing else of the table is read. */
+	fake.gid_reads = 0;
+	CHECK(!nv_gids(h.device, 1, table_of(2, 3), gids, 5, &n).err && n == 1 && gids[0].index == 2, "entry 2 alone");
+	CHECK(!nv_gids(h.device, 1, table_of(1, 2), gids, 5, &n).err && n == 0, "the empty entry alone");
+	CHECK(!nv_gids(h.device, 1, table_of(2, 2), gids, 5, &n).err && n == 0, "no entry");
+	CHECK(!nv_gids(h.device, 1, table_of(3, 1), gids, 5, &n).err && n == 0, "an end before the first");
+	CHECK(fake.gid_reads == 2, "%d entries were read", fake.gid_reads);
 	fake.failing_gid = 0;
-	CHECK(!nv_gids(h.device, 1, 5, gids, 5, &n).err && n == 2 && gids[0].index == 2, "an entry that fails");
+	CHECK(!nv_gids(h.device, 1, table_of(0, 5), gids, 5, &n).err && n == 2 && gids[0].index == 2, "an entry that fails");
 	fake.link = IBV_LINK_LAYER_INFINIBAND;
-	CHECK(!nv_gids(h.device, 1, 5, gids, 5, &n).err && gids[0].type == NV_GID_INFINIBAND, "types on InfiniBand");
+	CHECK(!nv_gids(h.device, 1, table_of(0, 5), gids, 5, &n).err && gids[0].type == NV_GID_INFINIBAND, "types on InfiniBand");
 	unmake(&h);
 }
 
@@ -907,6 +948,7 @@ int main(void)
 	test_post();
 	test_poll();
 	test_order();
+	test_half_closed();
 	test_tables();
 	if (bad_checks)
 		printf("%d checks failed\n", bad_checks);

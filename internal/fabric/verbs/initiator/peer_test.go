@@ -48,11 +48,12 @@ type peer struct {
 	memory []byte
 	mu     sync.Mutex
 	qps    []*native.QP
+	psns   map[*native.QP]uint32 // the first that each sends
 }
 
 func newPeer(t testing.TB, l *native.Library, r rail.Rail, n int) *peer {
 	t.Helper()
-	p := &peer{t: t, rail: r, memory: mapped(t, n)}
+	p := &peer{t: t, rail: r, memory: mapped(t, n), psns: map[*native.QP]uint32{}}
 	var err error
 	if p.dev, err = l.OpenDevice(r.Device); err != nil {
 		t.Fatal(err)
@@ -75,13 +76,14 @@ func (p *peer) answer(to Endpoint) (Endpoint, *native.QP, error) {
 	if err != nil {
 		return Endpoint{}, nil, err
 	}
-	p.mu.Lock()
-	p.qps = append(p.qps, qp)
-	p.mu.Unlock()
 	psn, err := rand.Int(rand.Reader, big.NewInt(1<<24))
 	if err != nil {
-		return Endpoint{}, nil, err
+		return Endpoint{}, nil, errors.Join(err, qp.Close())
 	}
+	p.mu.Lock()
+	p.qps = append(p.qps, qp)
+	p.psns[qp] = uint32(psn.Uint64())
+	p.mu.Unlock()
 	own := Endpoint{
 		QPN: qp.Number(), PSN: uint32(psn.Uint64()), GID: p.rail.GID, LID: p.rail.LID, MTU: p.rail.MTU,
 		Reads: max(1, min(16, p.dev.Info().MaxReads)),

@@ -84,12 +84,16 @@ func (r *Rail) pathOf(id uint64) *Path {
 	return nil
 }
 
-// sweep takes every completion that was in the queue when it was called. Where the queue has failed there is none to
-// make room for.
+// sweep takes every completion that was in the queue when it was called. Where the queue fails it is not known what it
+// holds, so nothing is posted any more that could overflow it.
 func (r *Rail) sweep() {
 	for rest := r.credits.total; rest > 0; {
 		n, err := r.take()
-		if n == 0 || err != nil {
+		if err != nil {
+			r.breakDown(fmt.Errorf("completion queue: %w", err))
+			return
+		}
+		if n == 0 {
 			return
 		}
 		rest -= int64(n)

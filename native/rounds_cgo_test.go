@@ -168,8 +168,8 @@ func TestNoDescriptorLeft(t *testing.T) {
 }
 
 // TestCallsWhileClosing: every method of every object, from many goroutines, while the objects are closed in their
-// order: each call works or says that the object is closed, and none reaches what is gone. Oracle: the adapter's checks,
-// and the race detector.
+// order: each call works or says that the object is closed, and none reaches what is gone. Oracle: the adapter's
+// checks, and the race detector.
 func TestCallsWhileClosing(t *testing.T) {
 	if onDevice() {
 		t.Skip("for the fake adapter only")

@@ -39,9 +39,10 @@ type schedule struct {
 	// exact: the completion queue is small, and no completion comes that was not asked for: it must not overflow.
 	exact bool
 
-	mu    sync.Mutex
-	lanes []*lane
-	held  []*fakeverbs.Fault // hold something, or break the driver
+	mu       sync.Mutex
+	lanes    []*lane
+	held     []*fakeverbs.Fault // hold something, or break the driver
+	refusals int                // faults of the driver that Close may meet
 }
 
 // TestSchedules runs Moves with faults, and looks at the memory after each: a Move that went well has moved its bytes
@@ -65,10 +66,10 @@ func runSchedule(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 4))
 	pick := func(of ...int) int { return of[rng.IntN(len(of))] }
 	workers := 1 + rng.IntN(6)
-	device := fakeverbs.Device{MaxCQDepth: pick(2, 9, 40, 0), MaxReads: pick(1, 4, 0)}
+	device := fakeverbs.Device{MaxCQDepth: pick(2, 9, 40, 0, 0, 0), MaxReads: pick(1, 4, 0)}
 	g := newRig(t, rigOptions{
 		arena: workers * spanBytes, remote: workers * spanBytes, fake: true,
-		Options: Options{Paths: 6, Depth: pick(1, 2, 5, 64), Piece: pick(1000, 4096, 65536)},
+		Options: Options{Paths: 6, Depth: pick(1, 2, 5, 64, 64), Piece: pick(1000, 4096, 65536)},
 		nic: fakeverbs.Options{
 			Devices: []fakeverbs.Device{device, {}}, Seed: seed + 1,
 			Latency: time.Duration(rng.IntN(30)) * time.Microsecond, Jitter: time.Duration(rng.IntN(30)) * time.Microsecond,
@@ -76,7 +77,7 @@ func runSchedule(t *testing.T, seed uint64) {
 			ReuseNumbers: rng.IntN(2) == 0,
 		},
 	})
-	s := &schedule{rig: g, t: t, exact: device.MaxCQDepth != 0, lanes: make([]*lane, 1+rng.IntN(4))}
+	s := &schedule{rig: g, t: t, exact: g.rail.credits.total < 128, lanes: make([]*lane, 1+rng.IntN(4))}
 	for i := range s.lanes {
 		s.lanes[i] = s.lane()
 	}
@@ -89,7 +90,11 @@ func runSchedule(t *testing.T, seed uint64) {
 	all.Wait()
 	close(done)
 	janitor.Wait()
-	if err := g.rail.Close(); err != nil {
+	err := g.rail.Close()
+	for refusals := s.refusals; err != nil && refusals > 0; refusals-- { // a fault that nothing met before
+		err = g.rail.Close()
+	}
+	if err != nil {
 		t.Errorf("close: %v", err)
 	}
 	if st := g.rail.Stats(); st.WorkNow != 0 || st.Stuck != 0 || st.Paths != 0 {
@@ -258,10 +263,13 @@ func (s *schedule) disturb(rng *rand.Rand) {
 		return
 	}
 	f := s.nic.Inject(rule)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if hold {
-		s.mu.Lock()
 		s.held = append(s.held, f)
-		s.mu.Unlock()
+	}
+	if rule.Do == fakeverbs.Fail && (rule.At == fakeverbs.AtReset || rule.At == fakeverbs.AtDestroyQP) {
+		s.refusals++
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,6 +34,7 @@ func TestVerdicts(t *testing.T) {
 		begin = `echo '{"penstock":"begin","step":"two"}'; `
 		two   = begin + `echo '--- PASS: TestIt (0.00s)' > two.log; echo '{"penstock":"end","step":"two"}'; `
 		none  = begin + `echo 'PASS' > two.log; echo '{"penstock":"end","step":"two"}'; `
+		side  = `: > one.log; echo '{"penstock":"begin","step":"one"}'; ` + two + `echo '{"penstock":"end","step":"one"}'; `
 		done  = `echo '{"penstock":"done"}'; `
 		hang  = `sleep 1000; `
 	)
@@ -54,6 +56,10 @@ func TestVerdicts(t *testing.T) {
 		{"hung while booting", hang, []error{errHung, errNoMarker}},
 		{"hung in a step", ready + one + begin + hang, []error{errHung, errNoMarker, errFailed}},
 		{"hung with the pipe open", ready + one + begin + "sleep 1000 & " + hang, []error{errHung, errNoMarker}},
+		{"side by side", ready + side + done, nil},
+		{"hung side by side", ready + `echo '{"penstock":"begin","step":"one"}'; ` + begin +
+			`echo '{"penstock":"end","step":"one"}'; ` +
+			hang, []error{errHung, errNoMarker, errFailed}},
 		{"hung between steps", ready + one + hang, []error{errHung, errNoMarker}},
 		{"hung after its end marker", ready + one + two + done + hang, []error{errHung}},
 		{"not prepared", `echo '{"penstock":"error","why":"no rail"}'`, []error{errGuest, errNoMarker}},
@@ -146,6 +152,41 @@ func TestSteps(t *testing.T) {
 				t.Fatalf("process %d of step %s outlives it", pid, name)
 			}
 		}
+	}
+}
+
+// TestLanes: steps of several lanes run side by side, those of one in order, and one that runs alone waits for all.
+// Steps of a lane end only when one of the other lane has begun.
+func TestLanes(t *testing.T) {
+	dir := t.TempDir()
+	mark := func(mine, other string) []string {
+		return []string{"/bin/sh", "-c", ": > " + mine + "; until [ -e " + other + " ]; do sleep 0.01; done"}
+	}
+	p := program{Results: dir, Scratch: dir, Steps: []step{
+		{Name: "before", Command: mark("0", "0"), Limit: time.Minute},
+		{Name: "a1", Command: mark("a1", "b1"), Limit: time.Minute, Lane: 1},
+		{Name: "a2", Command: mark("a2", "b1"), Limit: time.Minute, Lane: 1},
+		{Name: "b1", Command: mark("b1", "a2"), Limit: time.Minute, Lane: 2},
+		{Name: "bad", Command: []string{"/bin/false"}, Limit: time.Minute, Lane: 2},
+		{Name: "after", Command: mark("1", "b1"), Limit: time.Minute},
+	}}
+	var said []string
+	failed := false
+	p.run(t.Context(), func(e event) {
+		said = append(said, e.Penstock+e.Step)
+		failed = e.Failed
+	})
+	at := func(what string) int { return slices.Index(said, what) }
+	for _, order := range [][2]string{
+		{"endbefore", "begina1"}, {"endbefore", "beginb1"}, {"enda1", "begina2"}, {"beginb1", "enda1"}, {"begina2", "endb1"},
+		{"endb1", "beginbad"}, {"enda2", "beginafter"}, {"endbad", "beginafter"}, {"endafter", "done"},
+	} {
+		if a, b := at(order[0]), at(order[1]); a < 0 || a > b {
+			t.Errorf("%s is not before %s: %v", order[0], order[1], said)
+		}
+	}
+	if !failed {
+		t.Error("a step failed, and the run did not")
 	}
 }
 

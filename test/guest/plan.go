@@ -16,6 +16,7 @@ import (
 type testPackage struct {
 	path, run string
 	limit     time.Duration
+	lane      int
 }
 
 // longFactor is how much longer the long forms may take.
@@ -24,14 +25,14 @@ const longFactor = 4
 // testPackages are run from their own directories, as go test does, in this order. Run narrows them to what depends
 // on a device: what needs a fake one or none runs everywhere. Limit is for a guest on a busy machine of two cores.
 var testPackages = []testPackage{
-	{"native", "", 3 * time.Minute},
-	{"native/fakeverbs", "^TestDevice", 2 * time.Minute},
-	{"internal/rail", "OnRealDevices$", 2 * time.Minute},
-	{"internal/fabric/verbs/initiator", "", 2 * time.Minute},
-	{"internal/fabric/verbs", "OnDevices$", 2 * time.Minute},
+	{"native", "", 3 * time.Minute, 1},
+	{"native/fakeverbs", "^TestDevice", 2 * time.Minute, 1},
+	{"internal/rail", "OnRealDevices$", 2 * time.Minute, 1},
+	{"internal/fabric/verbs/initiator", "", 2 * time.Minute, 1},
+	{"internal/fabric/verbs", "OnDevices$", 2 * time.Minute, 2},
 	{"client/target", "^TestRC(Transfer|Fenced?(AfterLost|NeedsNoServer)|Forget|(Broken|Shares)\\w*|Refused|Pathless)$",
-		2 * time.Minute},
-	{suite, "", 15 * time.Minute},
+		2 * time.Minute, 1},
+	{suite, "", 15 * time.Minute, 0}, // it counts the objects of all processes
 }
 
 // suite is the end-to-end suite.
@@ -99,7 +100,8 @@ func (h *harness) testStep(t testPackage, dir, results string) step {
 		limit *= longFactor
 	}
 	s := step{
-		Name: stepName(t.path), Dir: dir, Limit: limit + slack, Tests: true, // it ends itself, and says where it was
+		Name: stepName(t.path), Dir: dir, Tests: true, Lane: t.lane,
+		Limit: limit + slack, // it ends itself, and says where it was
 		Command: []string{h.testBinary(t.path), "-test.v", "-test.run=" + cmp.Or(h.tests, t.run),
 			"-test.timeout=" + limit.String()},
 	}

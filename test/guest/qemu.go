@@ -81,6 +81,7 @@ type watcher struct {
 	slack   time.Duration
 	seen    func(event)
 	done    bool
+	running map[string]time.Time // steps under way, and when they must have ended
 }
 
 // watch runs command, which is QEMU, until it ends by itself, and returns an error unless its end marker came. A guest
@@ -128,16 +129,24 @@ func (w *watcher) watch(ctx context.Context, command []string, diagnostics io.Wr
 	return errors.Join(failure, err)
 }
 
-// next says how long the event after e may take.
+// next says how long the event after e may take: as long as the step under way that may take the longest.
 func (w *watcher) next(e event) time.Duration {
+	if w.running == nil {
+		w.running = map[string]time.Time{}
+	}
+	delete(w.running, e.Step)
 	if e.Penstock == eventBegin {
 		for _, s := range w.program.Steps {
 			if s.Name == e.Step {
-				return s.Limit + w.slack
+				w.running[s.Name] = time.Now().Add(s.Limit)
 			}
 		}
 	}
-	return w.slack
+	wait := time.Duration(0)
+	for _, end := range w.running {
+		wait = max(wait, time.Until(end))
+	}
+	return wait + w.slack
 }
 
 func (w *watcher) note(e event) error {

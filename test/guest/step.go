@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -19,6 +20,9 @@ type step struct {
 	Env     []string // beside that of the run
 	Limit   time.Duration
 	Tests   bool // it prints as go test -v does, and at least one test must have run
+	// Lane is 0 for a step that runs alone. Successive steps of other lanes run side by side, those of one lane in order:
+	// most steps leave one of two processors idle.
+	Lane int
 }
 
 // program is what runs in the guest: it travels as JSON.
@@ -50,20 +54,48 @@ type event struct {
 // waitDelay is how long the pipes of a killed step may stay open.
 const waitDelay = 5 * time.Second
 
-// run does all steps, in order, whether or not one fails: the others' results are wanted, too.
+// run does all steps, whether or not one fails: the others' results are wanted, too. emit is called by one at a time.
 func (p program) run(ctx context.Context, emit func(event)) {
+	var mu sync.Mutex // of emit
 	failed := false
-	for _, s := range p.Steps {
-		emit(event{Penstock: eventBegin, Step: s.Name})
-		began := time.Now()
-		e := event{Penstock: eventEnd, Step: s.Name}
-		if err := p.one(ctx, s); err != nil {
-			failed, e.Failed, e.Why = true, true, err.Error()
-		}
-		e.Seconds = time.Since(began).Seconds()
+	tell := func(e event) {
+		mu.Lock()
+		defer mu.Unlock()
+		failed = failed || e.Failed
 		emit(e)
 	}
+	for rest := p.Steps; len(rest) > 0; {
+		n := 1
+		for rest[0].Lane != 0 && n < len(rest) && rest[n].Lane != 0 {
+			n++
+		}
+		lanes := map[int][]step{}
+		for _, s := range rest[:n] {
+			lanes[s.Lane] = append(lanes[s.Lane], s)
+		}
+		var all sync.WaitGroup
+		for _, steps := range lanes {
+			all.Go(func() {
+				for _, s := range steps {
+					p.step(ctx, s, tell)
+				}
+			})
+		}
+		all.Wait()
+		rest = rest[n:]
+	}
 	emit(event{Penstock: eventDone, Failed: failed})
+}
+
+func (p program) step(ctx context.Context, s step, tell func(event)) {
+	tell(event{Penstock: eventBegin, Step: s.Name})
+	began := time.Now()
+	e := event{Penstock: eventEnd, Step: s.Name}
+	if err := p.one(ctx, s); err != nil {
+		e.Failed, e.Why = true, err.Error()
+	}
+	e.Seconds = time.Since(began).Seconds()
+	tell(e)
 }
 
 // one runs a step in a process group of its own, which does not outlive it.

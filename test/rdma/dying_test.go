@@ -128,9 +128,18 @@ func (s *stage) order(m moment, sig syscall.Signal, toServer bool) order {
 	return o
 }
 
+// limit is how long a transfer may take that nothing disturbs: who waits for it to pass must wait that long.
+func (s *stage) limit() time.Duration { return max(slow(time.Second), 4*s.usual) }
+
+// victim is a client with a session: what happens to it then happens to a transfer.
 func (s *stage) victim(timeout time.Duration) *process {
 	s.t.Helper()
-	return s.launch(job{Kind: kindVictim, Bytes: movedBytes, Seed: objectSeed, Timeout: timeout})
+	p := s.launch(job{Kind: kindVictim, Bytes: movedBytes, Seed: objectSeed, Timeout: timeout})
+	p.tell(order{Verb: "get", Key: object})
+	if r := p.hears("done", patience()); len(r.Failures) > 0 {
+		s.t.Fatalf("before: %q", r.Failures)
+	}
+	return p
 }
 
 // recovers lets the process read the object, with other memory where it lost its own: it opens a session again by
@@ -228,11 +237,7 @@ func (s *stage) offer() frame.SessionReply {
 func (s *stage) endClient(m moment, sig syscall.Signal) {
 	s.t.Helper()
 	when := fmt.Sprintf("client %v, %v", sig, m)
-	p := s.victim(slow(2 * time.Second))
-	p.tell(order{Verb: "get", Key: object}) // its session is there
-	if r := p.hears("done", patience()); len(r.Failures) > 0 {
-		s.t.Fatalf("%s: before: %q", when, r.Failures)
-	}
+	p := s.victim(s.limit())
 	s.strike(p, m, sig, false)
 	if sig == syscall.SIGKILL {
 		<-p.ended
@@ -273,12 +278,12 @@ func TestNodesThatEnd(t *testing.T) {
 }
 
 // wait is how long a client may take to come back: its own limit, the grace, and a fence that nobody acknowledges.
-func (s *stage) wait() time.Duration { return slow(2*time.Second) + 20*time.Second }
+func (s *stage) wait() time.Duration { return s.limit() + 20*time.Second }
 
 func (s *stage) killNode(m moment) {
 	s.t.Helper()
 	when := fmt.Sprintf("node killed, %v", m)
-	p := s.victim(slow(2 * time.Second))
+	p := s.victim(s.limit())
 	s.strike(p, m, syscall.SIGKILL, true)
 	r := p.hears("done", s.wait())
 	s.t.Logf("%s: %v, %q", when, r.Took, r.Failures)
@@ -300,7 +305,7 @@ func (s *stage) killNode(m moment) {
 func (s *stage) stopNode(m moment, short bool) {
 	s.t.Helper()
 	when := fmt.Sprintf("node stopped (for a moment: %v), %v", short, m)
-	p := s.victim(slow(2 * time.Second))
+	p := s.victim(s.limit())
 	s.strike(p, m, syscall.SIGSTOP, true)
 	if short {
 		<-time.After(200 * time.Millisecond)

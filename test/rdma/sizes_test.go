@@ -99,16 +99,18 @@ func (s *sizer) count(op string, n int64) {
 	s.calls++
 }
 
-// window is n bytes of the region with a margin on both sides, all painted. load fills the window.
+// window is n bytes of the region with a margin on both sides, all painted. load fills the window and paints the rest.
 func (s *sizer) window(n int64) client.Window {
 	paint(s.region.Bytes()[:n+2*margin], 0xA5)
 	return s.region.Window(margin, n)
 }
 
 func (s *sizer) load(p *pattern, off, n int64) client.Window {
-	w := s.window(n)
-	p.fill(s.region.Bytes()[margin:margin+n], off)
-	return w
+	mem := s.region.Bytes()
+	paint(mem[:margin], 0xA5)
+	p.fill(mem[margin:margin+n], off)
+	paint(mem[margin+n:][:margin], 0xA5)
+	return s.region.Window(margin, n)
 }
 
 // holds checks the window and its margins.

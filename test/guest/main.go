@@ -35,6 +35,8 @@ import (
 	"regexp"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // exitNoDevice is the exit code of -host on a machine without adapters.
@@ -42,6 +44,7 @@ const exitNoDevice = 77
 
 var (
 	errFailed   = errors.New("guest: steps failed")
+	errFull     = errors.New("guest: the disk of the run's directory is full; TMPDIR says where it is")
 	errBuild    = errors.New("guest: what it runs was not built")
 	errNoDevice = errors.New("guest: this machine has no RDMA device (" + devicesDir + " is empty); " +
 		"make test-rdma runs the same steps on an emulated one")
@@ -184,10 +187,25 @@ func (h *harness) run(ctx context.Context) (err error) {
 	} else {
 		err = h.inGuest(ctx, p)
 	}
+	if err != nil {
+		err = errors.Join(err, h.room())
+	}
 	if err != nil && h.results == "" {
 		err = errors.Join(err, h.keepResults())
 	}
 	return err
+}
+
+// leastRoom is what the run's directory must have left for its failure to be of something else.
+const leastRoom = 16 << 20
+
+// room tells whether the disk is full: then output is missing, and the guest's disk has errors.
+func (h *harness) room() error {
+	var s unix.Statfs_t
+	if err := unix.Statfs(h.dir, &s); err != nil || s.Bavail*uint64(s.Bsize) >= leastRoom {
+		return nil // or nothing is known
+	}
+	return fmt.Errorf("%w: %s", errFull, h.dir)
 }
 
 // here builds and runs the program on this machine.

@@ -101,7 +101,7 @@ const (
 	StatusKind             // region: not a memfd, or wrong access mode
 	StatusSeals            // region: not sealed against shrinking
 	StatusSparse           // region: not populated
-	StatusDuplicate        // region: number in use
+	StatusDuplicate        // region: number in use; path: so is its queue pair, by another
 	StatusUnknown          // no such region
 	StatusAborted          // Done: the server gave up, the bytes are not complete
 	StatusGet              // Start: the server will write client memory
@@ -129,7 +129,7 @@ func (s Status) String() string {
 
 var statusNames = [...]string{
 	"ok", "proof refused", "limit reached", "size refused", "not a memfd", "not sealed", "sparse",
-	"region number in use", "no such region", "aborted", "get", "put", "map failed", "foreign memory",
+	"number in use", "no such region", "aborted", "get", "put", "map failed", "foreign memory",
 	"foreign memory is off", "another user", "process not reachable", "denied by the kernel", "address refused",
 	"no such rail", "address not the client's", "adapter refused",
 }

@@ -267,10 +267,12 @@ func FuzzConnect(f *testing.F) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for typ := frame.Hello; typ <= frame.Attached; typ++ {
-		b := make([]byte, frame.HeaderBytes)
-		frame.Header{Type: typ, Length: frame.NonceBytes, ID: 1, Offset: 2, Size: 3}.Encode(b)
-		f.Add(b)
+	for typ := frame.Hello; typ <= frame.Keyed; typ++ {
+		for _, length := range []uint32{0, frame.KeyBytes, frame.NonceBytes, frame.PathBytes} {
+			b := make([]byte, frame.HeaderBytes)
+			frame.Header{Type: typ, Length: length, ID: 1, Offset: 2, Size: 3}.Encode(b)
+			f.Add(b)
+		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := frame.Decode(b)

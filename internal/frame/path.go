@@ -63,7 +63,7 @@ func DecodeRails(b []byte) ([]Rail, error) {
 
 // PathBody describes one end's queue pair of a path.
 type PathBody struct {
-	QPN    uint32 // 24 bits
+	QPN    uint32 // 24 bits; not 0 and 1, which are an adapter's own, nor all ones, which means multicast
 	PSN    uint32 // 24 bits: the first that this end sends
 	GID    [16]byte
 	LID    uint16
@@ -99,7 +99,7 @@ func DecodePath(b []byte) (PathBody, error) {
 		}
 	}
 	const limit = 1 << 24
-	if p.QPN >= limit || p.PSN >= limit || !validMTU(p.MTU) || p.Device >= MaxDevices || p.Reads == 0 {
+	if p.QPN < 2 || p.QPN >= limit-1 || p.PSN >= limit || !validMTU(p.MTU) || p.Device >= MaxDevices || p.Reads == 0 {
 		return PathBody{}, fmt.Errorf("%w: path", ErrInvalid)
 	}
 	return p, nil

@@ -1,6 +1,7 @@
 package frame_test
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"slices"
@@ -45,8 +46,8 @@ func TestPathLayout(t *testing.T) {
 // TestPathInvalid changes one byte of good bodies at a time.
 func TestPathInvalid(t *testing.T) {
 	var path [frame.PathBytes]byte
-	frame.PathBody{QPN: 1, PSN: 2, MTU: 3, Reads: 1}.Encode(path[:])
-	for at, value := range map[int]byte{3: 1, 7: 1, 26: 0, 27: frame.MaxDevices, 28: 0, 29: 1, 39: 1} {
+	frame.PathBody{QPN: 2, PSN: 2, MTU: 3, Reads: 1}.Encode(path[:])
+	for at, value := range map[int]byte{0: 1, 3: 1, 7: 1, 26: 0, 27: frame.MaxDevices, 28: 0, 29: 1, 39: 1} {
 		bad := path
 		bad[at] = value
 		if _, err := frame.DecodePath(bad[:]); !errors.Is(err, frame.ErrInvalid) {
@@ -57,6 +58,12 @@ func TestPathInvalid(t *testing.T) {
 	bad[26] = 6
 	if _, err := frame.DecodePath(bad[:]); !errors.Is(err, frame.ErrInvalid) {
 		t.Errorf("path with unit 6: %v", err)
+	}
+	for _, qpn := range []uint32{0, 1, 1<<24 - 1} {
+		frame.PathBody{QPN: qpn, PSN: 2, MTU: 3, Reads: 1}.Encode(bad[:])
+		if _, err := frame.DecodePath(bad[:]); !errors.Is(err, frame.ErrInvalid) {
+			t.Errorf("queue pair %d: %v", qpn, err)
+		}
 	}
 	rails := frame.EncodeRails([]frame.Rail{{MTU: 1}})
 	for at, value := range map[int]byte{1: 2, 2: 0, 3: 1, 6: 1, 7: 1} {
@@ -103,4 +110,29 @@ func TestMTUNumbers(t *testing.T) {
 			t.Errorf("number %d: %d bytes, want %d", number, got, want)
 		}
 	}
+}
+
+// FuzzBodies reads anything as each body of the rc fabric: what is taken says the same when it is written again.
+func FuzzBodies(f *testing.F) {
+	path := make([]byte, frame.PathBytes)
+	frame.PathBody{QPN: 1<<24 - 2, PSN: 1<<24 - 1, LID: 7, MTU: 5, Device: frame.MaxDevices - 1, Reads: 255}.Encode(path)
+	f.Add(path)
+	f.Add(frame.EncodeRails([]frame.Rail{{Index: 255, Up: true, MTU: 5, LID: 9}, {MTU: 1}}))
+	f.Add(frame.EncodeKeys([]uint32{0, 1<<32 - 1}))
+	f.Add(bytes.Repeat([]byte{1}, frame.MaxRails*frame.RailBytes))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if p, err := frame.DecodePath(b); err == nil {
+			back := make([]byte, frame.PathBytes)
+			if p.Encode(back); !bytes.Equal(back, b) {
+				t.Errorf("path %+v", p)
+			}
+		}
+		if rails, err := frame.DecodeRails(b); err == nil && !bytes.Equal(frame.EncodeRails(rails), b) {
+			t.Errorf("rails %+v", rails)
+		}
+		keys, err := frame.DecodeKeys(b)
+		if err == nil && (!bytes.Equal(frame.EncodeKeys(keys), b) || len(keys) > frame.MaxDevices) {
+			t.Errorf("%d keys", len(keys))
+		}
+	})
 }

@@ -250,25 +250,37 @@ func TestEjection(t *testing.T) {
 	}
 }
 
-// TestEjectionOfTheOnlyRail: failures of clients on two devices are the rail's, those of one device are the device's.
+// TestEjectionOfTheOnlyRail: failures of two principals on two devices are the rail's, those of one device are the
+// device's, and those of one principal may be its own doing.
 func TestEjectionOfTheOnlyRail(t *testing.T) {
 	b := newBench(t, fakeverbs.Options{}, func(o *Options) { o.Devices = []string{rail0} })
 	fault := b.nic.Inject(fakeverbs.Rule{
 		At: fakeverbs.AtWork, Do: fakeverbs.Fail, Device: rail0, Times: fakeverbs.Always, Status: fakeverbs.RetryExceeded,
 	})
-	clients := []*rawClient{b.connect("p", device0), b.connect("p", device0), b.connect("p", device1)}
+	clients := []*rawClient{
+		b.connect("p", device0), b.connect("q", device0), b.connect("p", device1), b.connect("q", device1),
+	}
 	memory := clients[0].region(4096)
-	clients[1].region(4096)
-	clients[2].region(4096)
+	for _, c := range clients[1:] {
+		c.region(4096)
+	}
+	clients[1].path(0) // another who has a path of the rail
 	for range 2 * lapsesToEject {
-		for _, c := range clients[:2] {
-			c.lapse()
-		}
+		clients[0].lapse()
+		clients[2].lapse()
+	}
+	if r := b.rail(0); r.Ejections != 0 || !r.Up {
+		t.Fatalf("one principal ejected the rail: %+v", r)
+	}
+	b.fabric.ports.list[0].good.Store(time.Now().UnixNano()) // what was before does not count
+	for range 2 * lapsesToEject {
+		clients[0].lapse()
+		clients[1].lapse()
 	}
 	if r := b.rail(0); r.Ejections != 0 || !r.Up {
 		t.Fatalf("one device's trouble ejected the rail: %+v", r)
 	}
-	clients[2].lapse()
+	clients[3].lapse()
 	soon(t, "the rail is ejected", func() bool { return b.rail(0).Ejections == 1 })
 	if up, reason := b.fabric.ports.state(); up || reason != reasonEjected {
 		t.Errorf("fabric: %v, %q", up, reason)
@@ -280,6 +292,21 @@ func TestEjectionOfTheOnlyRail(t *testing.T) {
 	soon(t, "the rail is back", func() bool { return b.rail(0).Up })
 	clients[0].path(0)
 	clients[0].works(memory)
+}
+
+// TestEjectionWhereOnePrincipalIs: a rail that one principal has alone is ejected by what that one says, also the only
+// rail, so that its requests do not pay for a rail that is dead.
+func TestEjectionWhereOnePrincipalIs(t *testing.T) {
+	b := newBench(t, fakeverbs.Options{}, func(o *Options) { o.Devices = []string{rail0} })
+	b.nic.Inject(fakeverbs.Rule{
+		At: fakeverbs.AtWork, Do: fakeverbs.Fail, Device: rail0, Times: fakeverbs.Always, Status: fakeverbs.RetryExceeded,
+	})
+	clients := []*rawClient{b.connect("p", device0), b.connect("p", device1)}
+	for range lapsesToEject / 2 {
+		clients[0].lapse()
+		clients[1].lapse()
+	}
+	soon(t, "the rail is ejected", func() bool { return b.rail(0).Ejections == 1 })
 }
 
 // lapse loses a path by the server's adapter, and fences it as a client does that lives.

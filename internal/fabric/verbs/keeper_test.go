@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
 	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/native"
@@ -99,10 +100,15 @@ func unkept() *port {
 
 // eject lets paths of several clients fail.
 func (k *port) eject() {
-	a, b := &path{session: &session{}}, &path{session: &session{}, gid: [16]byte{1}}
 	for i := range lapsesToEject {
-		k.failed([]*path{a, b}[i%2])
+		k.failed(ofClient(byte(i%2)), time.Now())
 	}
+}
+
+// ofClient is a path of a client's session and device.
+func ofClient(number byte) *path {
+	core := &fabric.Session{ID: [16]byte{number}, Principal: "p"}
+	return &path{session: &session{core: core}, gid: [16]byte{number}}
 }
 
 // TestEjectedDuringALook: a rail that is ejected while the keeper asks for its port is not taken for one whose port
@@ -143,8 +149,8 @@ func TestFailuresAtOnceEjectOnce(t *testing.T) {
 		k := unkept()
 		var tasks sync.WaitGroup
 		for i := range lapsesToEject + 2 {
-			p := &path{session: &session{}, gid: [16]byte{byte(i)}}
-			tasks.Go(func() { k.failed(p) })
+			p := ofClient(byte(i))
+			tasks.Go(func() { k.failed(p, time.Now()) })
 		}
 		tasks.Wait()
 		if n := k.ejections.Load(); n != 1 || k.up.Load() {
@@ -156,14 +162,14 @@ func TestFailuresAtOnceEjectOnce(t *testing.T) {
 // TestLapsesAreBounded, however many a client makes, and those of others still count.
 func TestLapsesAreBounded(t *testing.T) {
 	k := unkept()
-	one := &path{session: &session{}}
+	one := ofClient(0)
 	for range 10 * maxLapses {
-		k.failed(one)
+		k.failed(one, time.Now())
 	}
 	if len(k.lapses) > maxLapses || !k.up.Load() {
 		t.Fatalf("%d failures are remembered, up %v", len(k.lapses), k.up.Load())
 	}
-	k.failed(&path{session: &session{}, gid: [16]byte{1}})
+	k.failed(ofClient(1), time.Now())
 	if k.up.Load() {
 		t.Error("a second client's failure does not count")
 	}

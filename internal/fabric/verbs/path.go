@@ -32,6 +32,7 @@ const (
 	whyRail        // its rail is down
 	whyFenced      // the client said so
 	whyLate        // the client never was ready
+	whyTaken       // it leads to a queue pair that is not the client's
 )
 
 // path is a pair of queue pairs, from its PATH to its end.
@@ -41,6 +42,8 @@ type path struct {
 	port    *port
 	device  uint8    // of the client
 	gid     [16]byte // of that device
+	far     farEnd   // the client's queue pair
+	near    farEnd   // this node's; guarded by ends.mu
 
 	load atomic.Int64 // bytes of the open transfers that chose it
 	good atomic.Int64 // when a move last succeeded, Unix nanoseconds
@@ -55,6 +58,7 @@ type path struct {
 	why      why
 	isFenced bool
 	denied   bool           // the client's adapter refused something
+	fell     time.Time      // when it failed, or when the first operation began that failed with it
 	moves    sync.WaitGroup // under way; counted up under session.mu, while ready
 }
 
@@ -74,6 +78,7 @@ func (s *session) request(h frame.Header) error {
 	s.last = h.ID
 	p := &path{
 		id: h.ID, session: s, port: s.fabric.ports.find(h.Region), device: body.Device, gid: body.GID,
+		far:     farEnd{body.GID, body.QPN},
 		settled: make(chan struct{}), fenced: make(chan struct{}), done: make(chan struct{}),
 	}
 	switch {
@@ -84,13 +89,33 @@ func (s *session) request(h frame.Header) error {
 	case !s.keep(p):
 		return s.refuse(h.ID, frame.StatusLimit)
 	}
-	if status := p.port.join(p, s.core.Principal); status != frame.StatusOK {
+	if status := s.enroll(p); status != frame.StatusOK {
 		s.drop(p)
 		return s.refuse(h.ID, status)
 	}
 	s.tasks.Go(func() { p.live(body) })
 	return nil
 }
+
+// enroll counts the path in where others are counted too; disenroll undoes it.
+func (s *session) enroll(p *path) frame.Status {
+	if !s.fabric.ends.claim(p) {
+		return frame.StatusDuplicate
+	}
+	status := p.port.join(p, p.owner())
+	if status != frame.StatusOK {
+		s.fabric.ends.drop(p)
+	}
+	return status
+}
+
+func (s *session) disenroll(p *path) {
+	p.port.leave(p, p.owner())
+	s.fabric.ends.drop(p)
+}
+
+// owner is the principal whose path it is.
+func (p *path) owner() string { return p.session.core.Principal }
 
 // keep takes the path among those that live. False: there is no room, or the session ends.
 func (s *session) keep(p *path) bool {
@@ -170,7 +195,7 @@ func (p *path) live(body frame.PathBody) {
 	s := p.session
 	defer close(p.done)
 	defer func() {
-		p.port.leave(p, s.core.Principal)
+		s.disenroll(p)
 		s.drop(p)
 	}()
 	made, status := p.make(body)
@@ -186,14 +211,15 @@ func (p *path) live(body frame.PathBody) {
 // make connects a queue pair to the client's. With a status that is not OK nothing is left of it.
 func (p *path) make(body frame.PathBody) (lane, frame.Status) {
 	s := p.session
-	for _, turn := range []chan struct{}{s.making[p.port.index], p.port.connects} {
-		select {
-		case turn <- struct{}{}:
-			defer func() { <-turn }()
-		case <-s.core.Ended():
-			return nil, frame.StatusAborted
-		}
+	if !enter(s.making[p.port.index], s.core.Ended()) {
+		return nil, frame.StatusAborted
 	}
+	defer func() { <-s.making[p.port.index] }()
+	leave := p.port.connects.take(p.owner(), s.core.Ended())
+	if leave == nil {
+		return nil, frame.StatusAborted
+	}
+	defer leave()
 	made, err := p.port.engine.NewPath()
 	switch {
 	case errors.Is(err, initiator.ErrLimit):
@@ -203,6 +229,8 @@ func (p *path) make(body frame.PathBody) (lane, frame.Status) {
 		p.port.refused.Add(1)
 		return nil, frame.StatusDevice
 	}
+	local := made.Local()
+	s.fabric.ends.enter(p, farEnd{local.GID, local.QPN})
 	err = made.Connect(initiator.Endpoint{
 		QPN: body.QPN, PSN: body.PSN, GID: body.GID, LID: body.LID, MTU: frame.MTUBytes(body.MTU), Reads: int(body.Reads),
 	})
@@ -276,7 +304,8 @@ var errNotReset = fmt.Errorf("%w within %v", initiator.ErrStuck, settleWait)
 
 // reset waits until this end is reset, and says loudly that an adapter does not do it.
 func (p *path) reset(made lane) {
-	hung := time.AfterFunc(p.session.fabric.hung, func() { p.port.failed(p) }) // not for its client
+	began := time.Now()
+	hung := time.AfterFunc(p.session.fabric.hung, func() { p.port.failed(p, began) }) // not for its client
 	defer hung.Stop()
 	timer := time.NewTimer(settleWait)
 	defer timer.Stop()
@@ -308,17 +337,25 @@ func (p *path) end() {
 	defer s.mu.Unlock()
 	p.stage = dead
 	s.lost = time.Now()
+	p.fellAt(s.lost)
 	s.wake()
+}
+
+// fellAt notes when what failed began. session.mu is held.
+func (p *path) fellAt(at time.Time) {
+	if p.fell.IsZero() || at.Before(p.fell) {
+		p.fell = at
+	}
 }
 
 // judge tells the rail that a path failed by itself while its client lived, and for no fault of the client.
 func (p *path) judge() {
 	p.moves.Wait() // they end with the reset, and say what failed
 	p.session.mu.Lock()
-	own := p.why == whyNot && !p.denied
+	own, fell := p.why == whyNot && !p.denied, p.fell
 	p.session.mu.Unlock()
 	if own {
-		p.port.failed(p)
+		p.port.failed(p, fell)
 	}
 }
 
@@ -336,16 +373,19 @@ func (p *path) move(m initiator.Move) error {
 	p.moves.Add(1)
 	s.mu.Unlock()
 	defer p.moves.Done()
+	began := time.Now()
 	err := p.lane.Move(m)
-	switch {
-	case err == nil:
+	if err == nil {
 		now := time.Now().UnixNano()
-		p.good.Store(now)
 		p.port.good.Store(now)
-	case errors.Is(err, initiator.ErrDenied):
-		s.mu.Lock()
-		p.denied = true
-		s.mu.Unlock()
+		if p.good.Swap(now) == 0 {
+			s.fabric.ends.answered(p)
+		}
+		return nil
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.fellAt(began)
+	p.denied = p.denied || errors.Is(err, initiator.ErrDenied)
 	return err
 }

@@ -60,7 +60,7 @@ type port struct {
 
 	ejections, returns, refused atomic.Int64
 
-	connects chan struct{} // one per queue pair that connects
+	connects *turns        // of the queue pairs that connect
 	ejected  chan struct{} // capacity 1: wakes the keeper, which sees by ejections that there was one
 	kept     chan struct{} // closed when the keeper has ended; nil: there was none
 
@@ -77,7 +77,7 @@ func newPorts(rails []opened, logger *slog.Logger, changed func()) *ports {
 	for i, r := range rails {
 		k := &port{
 			set: set, index: uint8(i), name: r.rail.Name(), engine: r.engine, cause: r.err, numa: r.rail.NUMANode,
-			connects: make(chan struct{}, maxConnects), ejected: make(chan struct{}, 1),
+			connects: newTurns(), ejected: make(chan struct{}, 1),
 			reason: r.rail.Reason,
 			paths:  make(map[*path]struct{}), holders: make(map[string]int),
 		}
@@ -335,9 +335,10 @@ func (k *port) note(info rail.Rail) {
 
 // lapse is a path that failed and not for its client; see failed.
 type lapse struct {
-	at      time.Time
-	session *session
-	gid     [16]byte // of the client's device
+	at        time.Time // when what failed began
+	principal string
+	session   [16]byte
+	gid       [16]byte // of the client's device
 }
 
 const (
@@ -351,21 +352,22 @@ const (
 
 // failed counts a path that failed while its client lived, as the client's FENCED proved, or whose queue pair the
 // adapter does not reset. It ejects the rail when failures come from several clients, or when another rail reaches a
-// client that this one does not.
-func (k *port) failed(p *path) {
-	now := time.Now()
-	since := now.Add(-lapseWindow)
+// client that this one does not. A success after the failed operation began says that the rail works, whenever the
+// client says FENCED.
+func (k *port) failed(p *path, began time.Time) {
+	since := time.Now().Add(-lapseWindow)
+	active := since
 	if good := time.Unix(0, k.good.Load()); good.After(since) {
 		since = good
 	}
 	k.set.mu.Lock()
+	k.lapses = append(k.lapses, lapse{began, p.owner(), p.session.core.ID, p.gid})
 	k.lapses = slices.DeleteFunc(k.lapses, func(l lapse) bool { return !l.at.After(since) })
-	if len(k.lapses) == maxLapses {
+	if len(k.lapses) > maxLapses {
 		k.lapses = slices.Delete(k.lapses, 1, 2) // the first is from whence others are looked at
 	}
-	k.lapses = append(k.lapses, lapse{now, p.session, p.gid})
 	suspect := k.up.Load() && len(k.lapses) >= lapsesToEject &&
-		(k.several() || k.set.reached(k, p.gid).After(k.lapses[0].at))
+		(k.several() || k.set.reached(k, p.gid).After(k.lapses[0].at)) && k.believed(active)
 	if suspect {
 		k.lapses = nil // of several that fail at once, one ejects the rail
 	}
@@ -390,6 +392,28 @@ func (k *port) several() bool {
 		gids = gids || l.gid != k.lapses[0].gid
 	}
 	return sessions && gids
+}
+
+// believed tells whether the failures may be held against the rail: a client can make its paths fail as it likes, by
+// as many sessions and devices as it has. What one principal says alone counts when it alone has paths of this rail;
+// when others have some, but moved no bytes since active, it costs them one of several rails at most. set.mu is held.
+func (k *port) believed(active time.Time) bool {
+	accuser := k.lapses[0].principal
+	for _, l := range k.lapses {
+		if l.principal != accuser {
+			return true
+		}
+	}
+	alone := true
+	for p := range k.paths {
+		if p.owner() == accuser {
+			continue
+		}
+		if alone = false; time.Unix(0, p.good.Load()).After(active) {
+			return false
+		}
+	}
+	return alone || slices.ContainsFunc(k.set.list, func(other *port) bool { return other != k && other.up.Load() })
 }
 
 // reached is when a rail other than k last moved bytes to or from a client's device. set.mu is held.

@@ -9,17 +9,18 @@
 // Invariants:
 //  1. A remote address is that of an announced region plus a checked window; its key is the one that the region's
 //     client announced for the path's device. Queue pairs of this node have no remote rights.
-//  2. A path leads only to a GID that is known to belong to the client.
+//  2. A path leads only to a GID that is known to belong to the client, and never to a queue pair of this node or to
+//     one that has answered to another principal.
 //  3. A path that failed carries nothing any more. No request with an operation that the failure caught is answered
 //     before the client fenced its end, or the session was cut; and a cut has reset the session's queue pairs before
 //     anything is answered.
 //  4. What a client sends is answered, refused, or ends its session: it costs nobody else more than its share of paths.
 //  5. A rail is ejected by what living clients confirm, or by queue pairs that its adapter does not reset; never by
-//     clients that are gone.
+//     clients that are gone, nor by one principal alone while others move bytes by it.
 //  6. A deadline costs a session when an operation is under way, and nobody but its request when that waits for a path.
 //
-// Lock order: fabric.Session, then session.mu; remote.mu, then session.mu; session.mu and ports.mu are never held
-// together, nor over a call of a lane or an adapter that waits.
+// Lock order: fabric.Session, then session.mu; remote.mu, then session.mu; session.mu, ports.mu, ends.mu and turns.mu
+// are never held together, nor over a call of a lane or an adapter that waits.
 //
 // What it does not do: queue pairs, posting and polling (initiator), verification of payload.
 package verbs
@@ -61,6 +62,8 @@ const (
 	// maxConnects bounds the queue pairs of a rail that connect at once: a kernel that resolves an address holds a
 	// thread, and so does an adapter that hangs, which is no concern of the other rails.
 	maxConnects = 64
+	// connectShare is the part of them that one principal may have: a quarter, so that others need not wait.
+	connectShare = 4
 )
 
 // ErrNoRail says that this machine has no rail that can be used.
@@ -90,6 +93,7 @@ type Fabric struct {
 	roster   *fabric.Roster
 	logger   *slog.Logger
 	door     *fabric.Door
+	ends     *ends
 	closing  sync.Mutex // one Close at a time
 
 	mu       sync.Mutex
@@ -167,6 +171,7 @@ func newFabric(o Options, rails []opened) (*Fabric, error) {
 		networks: o.Networks,
 		roster:   fabric.NewRoster(Name, o.Ledger),
 		logger:   o.Logger,
+		ends:     newEnds(),
 		sessions: make(map[*session]struct{}),
 	}
 	if f.stall == 0 {

@@ -28,8 +28,8 @@ var testPackages = []testPackage{
 	{"native", "", 3 * time.Minute, 1},
 	{"native/fakeverbs", "^TestDevice", 2 * time.Minute, 1},
 	{"internal/rail", "OnRealDevices$", 2 * time.Minute, 1},
-	{"internal/fabric/verbs/initiator", "", 2 * time.Minute, 1},
-	{"internal/fabric/verbs", "OnDevices$", 2 * time.Minute, 2},
+	{"internal/fabric/verbs/initiator", "", 4 * time.Minute, 1},
+	{"internal/fabric/verbs", "OnDevices$", 5 * time.Minute, 2},
 	{"client/target", "^TestRC(Transfer|Fenced?(AfterLost|NeedsNoServer)|Forget|(Broken|Shares)\\w*|Refused|Pathless)$",
 		2 * time.Minute, 1},
 	{suite, "", 15 * time.Minute, 0}, // it counts the objects of all processes

@@ -68,6 +68,7 @@ type Options struct {
 
 // Fabric listens for data connections and opens windows.
 type Fabric struct {
+	fabric.Sessions
 	address   string
 	noForeign bool
 	ledger    *fabric.Ledger
@@ -96,11 +97,13 @@ func New(o Options) (*Fabric, error) {
 		return nil, fmt.Errorf("shm: listen %s: %w", address, err)
 	}
 	setPassRights(listener, false)
+	roster := fabric.NewRoster(Name, o.Ledger)
 	f := &Fabric{
+		Sessions:  roster.Sessions("unix", address),
 		address:   address,
 		noForeign: o.NoForeign,
 		ledger:    o.Ledger,
-		roster:    fabric.NewRoster(Name, o.Ledger),
+		roster:    roster,
 		logger:    o.Logger,
 	}
 	if f.logger == nil {
@@ -174,24 +177,6 @@ func (f *Fabric) foreignReason() string {
 	}
 	return foreignReason()
 }
-
-// Stats reads the counters.
-func (f *Fabric) Stats() fabric.Stats { return f.roster.Counters.Read(Name) }
-
-// NewSession offers a session to the principal.
-func (f *Fabric) NewSession(ctx context.Context, principal string) (fabric.SessionOffer, error) {
-	offer, err := f.roster.Offer(ctx, principal)
-	offer.Network, offer.Address = "unix", f.address
-	return offer, err
-}
-
-// Claim uses up the number of a token.
-func (f *Fabric) Claim(d token.Descriptor, principal string) (*fabric.Claim, error) {
-	return f.roster.Claim(d, principal)
-}
-
-// RevokePrincipal cuts the principal's sessions; their memory is out of reach when it returns.
-func (f *Fabric) RevokePrincipal(principal string) { f.roster.Revoke(principal) }
 
 // Open pins the window that the descriptor names.
 func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fabric.Remote, error) {

@@ -53,6 +53,7 @@ type Options struct {
 
 // Fabric listens for data connections and opens windows.
 type Fabric struct {
+	fabric.Sessions
 	address  string
 	stall    time.Duration
 	listener net.Listener
@@ -74,10 +75,12 @@ func New(o Options) (*Fabric, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tcp: %w", err)
 	}
+	roster := fabric.NewRoster(Name, o.Ledger)
 	f := &Fabric{
+		Sessions: roster.Sessions("tcp", address),
 		address:  address,
 		listener: listener,
-		roster:   fabric.NewRoster(Name, o.Ledger),
+		roster:   roster,
 		logger:   o.Logger,
 	}
 	if f.stall = o.StallWait; f.stall == 0 {
@@ -100,24 +103,6 @@ func (f *Fabric) Rails() []fabric.Rail {
 		Fabric: Name, Name: f.listener.Addr().String(), Network: "tcp", Address: f.address, Up: true,
 	}}
 }
-
-// Stats reads the counters.
-func (f *Fabric) Stats() fabric.Stats { return f.roster.Counters.Read(Name) }
-
-// NewSession offers a session to the principal.
-func (f *Fabric) NewSession(ctx context.Context, principal string) (fabric.SessionOffer, error) {
-	offer, err := f.roster.Offer(ctx, principal)
-	offer.Network, offer.Address = "tcp", f.address
-	return offer, err
-}
-
-// Claim uses up the number of a token.
-func (f *Fabric) Claim(d token.Descriptor, principal string) (*fabric.Claim, error) {
-	return f.roster.Claim(d, principal)
-}
-
-// RevokePrincipal cuts the principal's sessions.
-func (f *Fabric) RevokePrincipal(principal string) { f.roster.Revoke(principal) }
 
 // Open pins the window that the descriptor names and picks the connection with the fewest transfers.
 func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fabric.Remote, error) {

@@ -85,6 +85,7 @@ type Options struct {
 
 // Fabric listens for data connections and opens windows.
 type Fabric struct {
+	fabric.Sessions
 	address  string
 	stall    time.Duration
 	hung     time.Duration // hungWait, or a test's
@@ -188,7 +189,7 @@ func newFabric(o Options, rails []opened) (*Fabric, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("rc: %w", err), f.ports.close())
 	}
-	f.address = address
+	f.address, f.Sessions = address, f.roster.Sessions("tcp", address)
 	f.door = fabric.NewDoor(listener, f.serve, &f.roster.Counters.Refused, f.logger)
 	f.ports.keep()
 	f.door.Open()
@@ -204,24 +205,6 @@ func (f *Fabric) Rails() []fabric.Rail {
 	r.Up, r.Reason = f.ports.state()
 	return []fabric.Rail{r}
 }
-
-// Stats reads the counters of sessions and transfers.
-func (f *Fabric) Stats() fabric.Stats { return f.roster.Counters.Read(Name) }
-
-// NewSession offers a session to the principal.
-func (f *Fabric) NewSession(ctx context.Context, principal string) (fabric.SessionOffer, error) {
-	offer, err := f.roster.Offer(ctx, principal)
-	offer.Network, offer.Address = "tcp", f.address
-	return offer, err
-}
-
-// Claim uses up the number of a token.
-func (f *Fabric) Claim(d token.Descriptor, principal string) (*fabric.Claim, error) {
-	return f.roster.Claim(d, principal)
-}
-
-// RevokePrincipal cuts the principal's sessions; their queue pairs are reset when it returns.
-func (f *Fabric) RevokePrincipal(principal string) { f.roster.Revoke(principal) }
 
 // errNoPath declines a request whose session has no path, and none to come.
 var errNoPath = fmt.Errorf("%w: session has no path", fabric.ErrNoFabric)

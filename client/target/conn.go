@@ -34,6 +34,7 @@ type Conn struct {
 	lastNumber uint32
 	lastToken  uint32 // number of the last token
 	regions    map[uint32]*Region
+	last       []*Region                     // those that are still held when the session ends
 	grants     map[uint32]*Grant             // by number of the token
 	waits      map[waitKey]chan frame.Header // replies that a caller waits for
 }
@@ -96,26 +97,41 @@ func (c *Conn) ping() {
 // end closes everything, once. Done comes last: whoever waits for it finds the memory released or
 // abandoned. A second caller does not wait for the first.
 func (c *Conn) end(cause error) {
+	if c.begin(cause) {
+		c.finish()
+	}
+}
+
+// begin notes the end and closes the connections, without waiting for anything. True: the caller must finish it.
+func (c *Conn) begin(cause error) bool {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.err != nil {
-		c.mu.Unlock()
-		return
+		return false
 	}
 	c.err = fmt.Errorf("%w: %w", ErrClosed, cause)
 	for _, l := range c.links {
 		_ = l.conn.Close() // ends its reader; the cause is in c.err
 	}
-	fenced := c.confirmed || c.fabric == "tcp" // on tcp only our own receivers touch the memory
-	regions := slices.Collect(maps.Values(c.regions))
-	for _, r := range regions {
+	c.last = slices.Collect(maps.Values(c.regions))
+	for _, r := range c.last {
 		r.gone = true
 	}
 	clear(c.regions)
 	c.idle.Broadcast()
-	c.mu.Unlock()
+	return true
+}
+
+// finish ends what reaches the memory, and lets it go.
+func (c *Conn) finish() {
 	if c.paths != nil {
 		c.paths.close()
 	}
+	c.mu.Lock()
+	fenced := c.confirmed || c.fabric == "tcp" // on tcp only our own receivers touch the memory
+	regions := c.last
+	c.last = nil
+	c.mu.Unlock()
 	for _, r := range regions {
 		r.memory.release(fenced || c.unreachable(r))
 	}
@@ -374,11 +390,13 @@ func (c *Conn) giveUp(g *Grant, cause error) {
 // did not return); the memory of the session's regions is then abandoned, or stays announced while a driver has it.
 func (c *Conn) Fence(ctx context.Context) error {
 	switch c.fabric {
-	case "shm":
 	case "rc":
-		return c.fenceAdapters(ctx)
-	default:
-		return c.Close()
+		return c.fenceByAdapters(ctx)
+	case "tcp":
+		c.end(errFenced)
+		<-c.ended
+		c.tasks.Wait()
+		return nil
 	}
 	c.mu.Lock()
 	first := !c.fencing && c.err == nil
@@ -405,21 +423,30 @@ func (c *Conn) Fence(ctx context.Context) error {
 // driverWait is what drivers get beyond ctx: they end a queue pair in microseconds, and some dozens in milliseconds.
 const driverWait = 2 * time.Second
 
-// fenceAdapters is Fence on rc.
-func (c *Conn) fenceAdapters(ctx context.Context) error {
-	closed := make(chan struct{})
+// fenceByAdapters waits for the adapters no longer than ctx and a little: a call of a driver may hang, or take long, as
+// pinning memory does. What it waits for goes on by itself then, and Done is closed at its end.
+func (c *Conn) fenceByAdapters(ctx context.Context) error {
+	first := c.begin(errFenced)
+	over := make(chan struct{})
 	go func() {
-		defer close(closed)
-		_ = c.Close()
+		defer close(over)
+		if first {
+			c.finish()
+		}
+		<-c.ended
+		c.tasks.Wait()
 	}()
 	select {
-	case <-closed:
+	case <-over:
 	case <-ctx.Done():
 		timer := time.NewTimer(driverWait)
 		defer timer.Stop()
 		select {
-		case <-closed:
+		case <-over:
 		case <-timer.C:
+			if c.paths.ended() { // what is left to do cannot bring a queue pair back
+				return nil
+			}
 			return ErrNotFenced
 		}
 	}
@@ -432,8 +459,13 @@ func (c *Conn) fenceAdapters(ctx context.Context) error {
 var errFenced = errors.New("target: ended by this side")
 
 // Close ends the session without waiting for the server: on shm the memory of its regions is then
-// abandoned, unless Fence came before.
+// abandoned, unless Fence came before. Errors: ErrNotFenced, on rc only, as Fence.
 func (c *Conn) Close() error {
+	if c.paths != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		return c.fenceByAdapters(ctx)
+	}
 	c.end(errFenced)
 	<-c.ended
 	c.tasks.Wait()

@@ -99,35 +99,48 @@ func (d *Devices) rails(since time.Time) ([]rail.Rail, []rail.Skipped, error) {
 
 // use opens the adapter, or shares it, and delivers its events to p until release.
 func (d *Devices) use(name string, p *paths) (*device, error) {
-	var old *device // to be closed without the lock
-	defer func() {
-		if old != nil {
-			old.close()
-		}
-	}()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return nil, fmt.Errorf("%w: devices", ErrClosed)
-	}
-	if dev := d.open[name]; dev != nil && !dev.lost {
-		dev.users[p] = struct{}{}
-		return dev, nil
+	if dev, err := d.join(name, p, nil); dev != nil || err != nil {
+		return dev, err
 	}
 	verbs, err := d.library.OpenDevice(name)
 	if err != nil {
 		return nil, fmt.Errorf("target: open adapter %s: %w", name, err)
+	}
+	dev, err := d.join(name, p, verbs)
+	if err != nil || dev.verbs != verbs {
+		_ = verbs.Close() // nothing was made of it: somebody else was faster, or closed everything
+	}
+	return dev, err
+}
+
+// join makes p a user of the open adapter, or of verbs when there is none; nil without an error: neither is there.
+func (d *Devices) join(name string, p *paths, verbs *native.Device) (*device, error) {
+	d.mu.Lock()
+	before := d.open[name]
+	switch {
+	case d.closed:
+		d.mu.Unlock()
+		return nil, fmt.Errorf("%w: devices", ErrClosed)
+	case before != nil && !before.lost:
+		before.users[p] = struct{}{}
+		d.mu.Unlock()
+		return before, nil
+	case verbs == nil:
+		d.mu.Unlock()
+		return nil, nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	dev := &device{
 		owner: d, name: name, verbs: verbs, cancel: cancel, heard: make(chan struct{}),
 		users: map[*paths]struct{}{p: {}},
 	}
-	if before := d.open[name]; before != nil && len(before.users) == 0 {
-		old = before
-	}
 	d.open[name] = dev
+	idle := before != nil && len(before.users) == 0
+	d.mu.Unlock()
 	go dev.listen(ctx)
+	if idle {
+		before.close()
+	}
 	return dev, nil
 }
 

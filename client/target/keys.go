@@ -13,7 +13,7 @@ func (p *paths) register(r *Region) ([]uint32, error) {
 	if !p.begin() {
 		return nil, ErrClosed
 	}
-	defer p.calls.Done()
+	defer p.pins.Done()
 	const access = native.LocalWrite | native.RemoteWrite | native.RemoteRead
 	var keys []uint32
 	var made []*native.MR
@@ -56,7 +56,7 @@ func (p *paths) unregister(r *Region) bool {
 		<-p.settled
 		return p.reachesNot(r)
 	}
-	defer p.calls.Done()
+	defer p.pins.Done()
 	p.mu.Lock()
 	made := p.keys[r]
 	delete(p.keys, r)
@@ -98,7 +98,12 @@ func (p *paths) reachesNot(r *Region) bool {
 func (p *paths) close() {
 	p.mu.Lock()
 	p.closed = true
-	live := p.live
+	var live []*path
+	for _, t := range p.live {
+		if !t.joining {
+			live = append(live, t)
+		}
+	}
 	p.live = nil
 	p.mu.Unlock()
 	for _, t := range live { // all of them before the slower destruction of one
@@ -108,13 +113,14 @@ func (p *paths) close() {
 		_ = p.buried(t, t.down, t.qp.Close()) // counted in stuck
 	}
 	p.calls.Wait()
+	stuck := p.stuck()
+	if stuck == 0 {
+		close(p.dead)
+	}
+	p.pins.Wait()
 	p.mu.Lock()
 	keys, devices := p.keys, p.devices
 	p.keys = nil
-	stuck := 0
-	for _, l := range devices {
-		stuck += l.stuck
-	}
 	p.mu.Unlock()
 	for r, made := range keys {
 		if left := closeKeys(made); len(left) > 0 && stuck > 0 {
@@ -127,4 +133,25 @@ func (p *paths) close() {
 		l.close(p)
 	}
 	close(p.settled)
+}
+
+// stuck counts the queue pairs that can still be reached though the session has ended.
+func (p *paths) stuck() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, l := range p.devices {
+		n += l.stuck
+	}
+	return n
+}
+
+// ended tells whether, after the beginning of close, no queue pair can be reached any more.
+func (p *paths) ended() bool {
+	select {
+	case <-p.dead:
+		return true
+	default:
+		return false
+	}
 }

@@ -100,9 +100,9 @@ func (m *Memory) Foreign() bool { return m.file < 0 }
 // Bytes is the memory.
 func (m *Memory) Bytes() []byte { return m.bytes }
 
-// Abandoned tells whether an shm session ended without confirming its fence while the memory was
-// announced: its content may still change at any time, so it cannot be announced again. Free it and
-// allocate anew; foreign memory must not be used for anything else.
+// Abandoned tells whether a session ended without a fence while the memory was announced (shm: the server did not
+// confirm it; rc: an adapter let go of nothing in time): its content may still change at any time, so it cannot be
+// announced again. Free it and allocate anew; foreign memory must not be used for anything else.
 func (m *Memory) Abandoned() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -57,6 +57,7 @@ type paths struct {
 	shared  *Devices
 	wake    chan struct{} // tells keep to look; holds one
 	first   chan error    // once: whether the session has got a path; holds one
+	dead    chan struct{} // closed, after close, when no queue pair can be reached any more; never when one is stuck
 	settled chan struct{} // closed when the adapters have let go of everything
 
 	eventMu sync.Mutex
@@ -64,7 +65,8 @@ type paths struct {
 
 	mu       sync.Mutex
 	closed   bool
-	calls    sync.WaitGroup // of the library, without mu; none begins once closed
+	calls    sync.WaitGroup // of the library about queue pairs, without mu; none begins once closed
+	pins     sync.WaitGroup // the same about memory, which takes long when there is much of it
 	decided  bool           // first has been told; devices do not change any more
 	hopeless bool           // Dial has failed, and is about to end the session
 	rails    []frame.Rail   // the server's; nil: not known yet
@@ -73,8 +75,8 @@ type paths struct {
 	changed  bool           // since the last look for something to offer
 	since    time.Time      // with changed: the look must not be older
 	live     map[uint64]*path
-	last     uint64          // number of the last path
-	strange  map[string]bool // ports whose address the server does not take for ours
+	last     uint64            // number of the last path
+	strange  map[[16]byte]bool // GIDs that the server does not take for ours
 	delays   map[pairing]delay
 	refusal  error     // of the last offer that came to nothing
 	pathless time.Time // since when no path is live; zero: one is
@@ -123,16 +125,18 @@ type path struct {
 	reads uint8 // offered
 
 	// guarded by paths.mu
-	up     bool // the server has connected its end, and we ours
-	doomed bool // offered, and failed before the server's answer
-	since  time.Time
-	down   error // of failing it when everything is closed
+	up      bool // the server has connected its end, and we ours
+	doomed  bool // failed before it was up
+	joining bool // the receiver connects it, and owns it until it has
+	since   time.Time
+	down    error // of failing it when everything is closed
 }
 
 func newPaths(c *Conn, d *Devices) *paths {
 	return &paths{
-		conn: c, shared: d, wake: make(chan struct{}, 1), first: make(chan error, 1), settled: make(chan struct{}),
-		live: make(map[uint64]*path), strange: make(map[string]bool), delays: make(map[pairing]delay),
+		conn: c, shared: d, wake: make(chan struct{}, 1), first: make(chan error, 1),
+		dead: make(chan struct{}), settled: make(chan struct{}),
+		live: make(map[uint64]*path), strange: make(map[[16]byte]bool), delays: make(map[pairing]delay),
 		keys: make(map[*Region][]*native.MR), exposed: make(map[*Region]bool),
 	}
 }
@@ -153,14 +157,14 @@ func (p *paths) open(ctx context.Context) error {
 	}
 }
 
-// begin lets the caller use the library without mu, until calls.Done; false: everything is being closed.
+// begin lets the caller register memory, or take it back, until pins.Done; false: everything is being closed.
 func (p *paths) begin() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return false
 	}
-	p.calls.Add(1)
+	p.pins.Add(1)
 	return true
 }
 
@@ -236,8 +240,8 @@ func (p *paths) round() (time.Duration, error) {
 	return p.judge()
 }
 
-// struck takes out the paths that an adapter's event has ended. Of one that the server has not answered yet, it is
-// told when it does.
+// struck takes out the paths that an adapter's event has ended. Of one that is not up, the server is told when it has
+// answered and our end is connected.
 func (p *paths) struck(e event) []*path {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -336,7 +340,7 @@ func (p *paths) next(ports []port) *path {
 	for _, r := range p.rails {
 		i := choose(ports, r, count, func(o port) bool {
 			pair := pairing{r.Index, o.Name()}
-			return r.Up && o.Up && !p.strange[o.Name()] && p.reachable(o.Device) && (live[pair] || p.due(pair, now))
+			return r.Up && o.Up && !p.strange[o.GID] && p.reachable(o.Device) && (live[pair] || p.due(pair, now))
 		})
 		if i < 0 {
 			continue
@@ -547,19 +551,13 @@ func (p *paths) retired() {
 }
 
 // retire ends the queue pair of a path that the caller took out, with a call begun and counted in retiring, and tells
-// the server. Errors: of the connection; errAdapter.
+// the server. It is destroyed before that: some drivers do not wait, when they change its state, for a packet that they
+// are just copying (soft-RoCE), and all do when they destroy it. Errors: of the connection; errAdapter.
 func (p *paths) retire(t *path) error {
 	defer p.calls.Done()
 	defer p.retired()
-	fenced := frame.Header{Type: frame.Fenced, ID: t.id}
-	failed := t.qp.Fail()
-	if failed == nil { // what comes is thrown away from now on; destroying takes longer
-		err := p.conn.links[0].send(fenced)
-		_ = t.qp.Close() // it reaches nothing any more
+	if err := p.bury(t); err != nil {
 		return err
 	}
-	if err := p.buried(t, failed, t.qp.Close()); err != nil {
-		return err
-	}
-	return p.conn.links[0].send(fenced)
+	return p.conn.links[0].send(frame.Header{Type: frame.Fenced, ID: t.id})
 }

@@ -1,8 +1,10 @@
 package target
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/penstock-store/penstock/internal/frame"
@@ -43,10 +45,14 @@ func (p *paths) listed(body []byte) error {
 		seen[r.Index] = true
 	}
 	p.mu.Lock()
-	p.rails = rails
-	p.change(recentLook)
+	same := p.rails != nil && slices.Equal(p.rails, rails)
+	if p.rails = rails; !same {
+		p.change(recentLook)
+	}
 	p.mu.Unlock()
-	p.look()
+	if !same {
+		p.look()
+	}
 	return nil
 }
 
@@ -69,44 +75,79 @@ func (p *paths) accepted(id uint64, body []byte) error {
 	if err != nil {
 		return err
 	}
-	t, doomed, err := p.connect(id, peer)
+	t, err := p.join(id, peer)
 	if t == nil {
 		return err
 	}
-	if doomed {
-		return p.retire(t)
+	connected := p.connect(t, peer)
+	if connected {
+		// Before the path counts as up: a FENCED would overtake it.
+		err = p.conn.links[0].send(frame.Header{Type: frame.PathUp, ID: id})
 	}
-	defer p.look()
-	return p.conn.links[0].send(frame.Header{Type: frame.PathUp, ID: id})
+	return errors.Join(err, p.joined(t, connected))
 }
 
-// connect takes the path's queue pair to its peer. doomed: that failed, or an adapter's event came before; the path is
-// the caller's then, with a call begun.
-func (p *paths) connect(id uint64, peer frame.PathBody) (t *path, doomed bool, err error) {
+// join takes the path that an answer accepts, with a call begun; joined ends both.
+func (p *paths) join(id uint64, peer frame.PathBody) (*path, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if t, err = p.answered(id); t == nil {
-		return nil, false, err
+	t, err := p.answered(id)
+	if t == nil {
+		return nil, err
 	}
 	if peer.Device != t.on.number || peer.Reads > t.reads {
-		return nil, false, broke("a path that was not offered so")
+		return nil, broke("a path that was not offered so")
 	}
-	if !t.doomed {
-		err = t.qp.Receive(t.own, native.Peer{
-			QPN: peer.QPN, PSN: peer.PSN, GID: peer.GID, LID: peer.LID, Reads: int(peer.Reads),
-			MTU: min(frame.MTUBytes(peer.MTU), t.port.MTU),
-		})
-		if err == nil {
-			t.up = true
-			return t, false, nil
-		}
-		p.refusal = fmt.Errorf("target: connect queue pair on %s: %w", t.pair.port, err)
-	}
-	delete(p.live, id)
-	p.failed(t.pair, time.Time{})
+	t.joining = true
 	p.calls.Add(1)
+	return t, nil
+}
+
+// connect takes the queue pair to its peer, without mu: the kernel may have to find out how to reach it. False: the
+// adapter refused, or the path has failed meanwhile.
+func (p *paths) connect(t *path, peer frame.PathBody) bool {
+	if p.fails(t) {
+		return false
+	}
+	err := t.qp.Receive(t.own, native.Peer{
+		QPN: peer.QPN, PSN: peer.PSN, GID: peer.GID, LID: peer.LID, Reads: int(peer.Reads),
+		MTU: min(frame.MTUBytes(peer.MTU), t.port.MTU),
+	})
+	if err != nil {
+		p.refused(fmt.Errorf("target: connect queue pair on %s: %w", t.pair.port, err))
+		return false
+	}
+	return !p.fails(t)
+}
+
+// fails tells whether an event has ended a path that is not up, or everything is being closed.
+func (p *paths) fails(t *path) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return t.doomed || p.closed
+}
+
+// joined makes the path one that is up, or ends it.
+func (p *paths) joined(t *path, connected bool) error {
+	p.mu.Lock()
+	t.joining = false
+	switch {
+	case p.closed: // close has left it to us, and waits
+		p.mu.Unlock()
+		defer p.calls.Done()
+		return p.bury(t)
+	case connected && !t.doomed:
+		t.up = true
+		p.mu.Unlock()
+		p.calls.Done()
+		p.look()
+		return nil
+	}
+	delete(p.live, t.id)
+	p.failed(t.pair, time.Time{})
 	p.retiring++
-	return t, true, nil
+	p.mu.Unlock()
+	return p.retire(t)
 }
 
 // rejected gives the queue pair back, and remembers what the server does not take.
@@ -120,7 +161,7 @@ func (p *paths) rejected(h frame.Header) error {
 	delete(p.live, h.ID)
 	p.refusal = refusal("path", h.Status)
 	if h.Status == frame.StatusGID {
-		p.strange[t.pair.port] = true
+		p.strange[t.port.GID] = true
 	}
 	p.failed(t.pair, time.Time{})
 	p.calls.Add(1)

@@ -93,48 +93,45 @@ func TestRCLatePackets(t *testing.T) {
 	}
 }
 
-// TestRCFencedOnlyWhenDead: FENCED comes while the queue pair is in its error state and not yet destroyed; or, when
-// the adapter refuses that state, only after it is destroyed.
+// TestRCFencedOnlyWhenDead: FENCED comes when the queue pair is destroyed, whether or not the adapter takes it to its
+// error state before: no packet of it is being copied then.
 func TestRCFencedOnlyWhenDead(t *testing.T) {
 	n := faked(t, fakeverbs.Options{})
 	d := openDevices(t, n.library, "fake0")
 	s, _, paths := dialRC(t, d, n.library, upRails(t, n.library)[1])
-	lose := func(p *serverPath) {
+	p := paths[0]
+	for _, c := range []struct {
+		refused bool
+		state   native.QPState // while it is being destroyed
+	}{{false, native.QPError}, {true, native.QPReady}} {
+		if c.refused {
+			n.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtError, Device: "fake0", Errno: syscall.EIO})
+		}
+		slow := n.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtDestroyQP, Do: fakeverbs.Hold, Device: "fake0"})
+		t.Cleanup(slow.Release) // also when the test ends early: cleanups destroy queue pairs
 		must(t, 0, p.qp.Reset())
 		s.send(frame.Header{Type: frame.Lost, ID: p.id}, nil)
+		slow.Await(1)
+		fenced := make(chan frame.Header, 1)
+		go func() {
+			h, _, _ := s.tryReceive()
+			fenced <- h
+		}()
+		select {
+		case h := <-fenced:
+			t.Errorf("frame of type %d before the queue pair is destroyed", h.Type)
+		default:
+		}
+		if q, ok := n.nic.QP(p.peer.QPN); !ok || q.State != c.state {
+			t.Errorf("before its destruction: state %d, there %v", q.State, ok)
+		}
+		slow.Release()
+		if h := <-fenced; h.Type != frame.Fenced || h.ID != p.id {
+			t.Errorf("%+v", h)
+		}
+		n.dead(t, p.peer.QPN)
+		p = s.up(s.offered())
 	}
-	slow := n.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtDestroyQP, Do: fakeverbs.Hold, Device: "fake0"})
-	t.Cleanup(func() { slow.Release() }) // also when the test ends early: cleanups destroy queue pairs
-	lose(paths[0])
-	s.fencedPath(paths[0])
-	if q, ok := n.nic.QP(paths[0].peer.QPN); !ok || q.State != native.QPError {
-		t.Errorf("at FENCED: state %d, there %v", q.State, ok)
-	}
-	slow.Release()
-	p := s.up(s.offered())
-	n.nic.Await("destruction", func() bool { return n.pairsOf() == 3 }) // two of the server
-	n.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtError, Device: "fake0", Errno: syscall.EIO})
-	slow = n.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtDestroyQP, Do: fakeverbs.Hold, Device: "fake0"})
-	lose(p)
-	slow.Await(1)
-	fenced := make(chan frame.Header, 1)
-	go func() {
-		h, _, _ := s.tryReceive()
-		fenced <- h
-	}()
-	select {
-	case h := <-fenced:
-		t.Errorf("frame of type %d before the queue pair is destroyed", h.Type)
-	default:
-	}
-	if q, ok := n.nic.QP(p.peer.QPN); !ok || q.State != native.QPReady {
-		t.Errorf("before its destruction: state %d, there %v", q.State, ok)
-	}
-	slow.Release()
-	if h := <-fenced; h.Type != frame.Fenced || h.ID != p.id {
-		t.Errorf("%+v", h)
-	}
-	n.dead(t, p.peer.QPN)
 }
 
 // TestRCAdapterHoldsOn: what an adapter refuses to end decides what becomes of the memory.

@@ -70,8 +70,9 @@ func openDevices(t *testing.T, l *native.Library, names ...string) *target.Devic
 // rcServer is the other end of an rc session, played by the test with queue pairs of its own.
 type rcServer struct {
 	*server
-	rails []rail.Rail // by index
-	ports []*serverPort
+	rails  []rail.Rail // by index
+	ports  []*serverPort
+	giveUp context.CancelFunc // of Dial
 }
 
 // serverPort is what the server opened for a rail.
@@ -126,7 +127,7 @@ func hello(t *testing.T, d *target.Devices, rails []rail.Rail, l *native.Library
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &rcServer{server: &server{t: t, conn: nc}, rails: rails}
+	s := &rcServer{server: &server{t: t, conn: nc}, rails: rails, giveUp: cancel}
 	_ = nc.SetDeadline(time.Now().Add(patience))
 	t.Cleanup(func() {
 		cancel()
@@ -223,8 +224,8 @@ func (s *rcServer) ok(id uint64, b frame.PathBody) {
 	s.send(frame.Header{Type: frame.PathOK, ID: id}, body)
 }
 
-// up connects the server's queue pair and waits for PATH_UP.
-func (s *rcServer) up(p *serverPath) *serverPath {
+// connect connects the server's queue pair.
+func (s *rcServer) connect(p *serverPath) {
 	s.t.Helper()
 	peer := native.Peer{
 		QPN: p.peer.QPN, PSN: p.peer.PSN, GID: p.peer.GID, LID: p.peer.LID, MTU: 1024, Reads: 1,
@@ -232,6 +233,12 @@ func (s *rcServer) up(p *serverPath) *serverPath {
 	if err := errors.Join(p.qp.Init(p.own), p.qp.Receive(p.own, peer), p.qp.Send(p.own, peer)); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// up connects the server's queue pair and waits for PATH_UP.
+func (s *rcServer) up(p *serverPath) *serverPath {
+	s.t.Helper()
+	s.connect(p)
 	s.ok(p.id, s.body(p))
 	if h, _ := s.expect(frame.PathUp); h.ID != p.id {
 		s.t.Fatalf("path %d is up, want %d", h.ID, p.id)

@@ -11,8 +11,9 @@
 //  3. The client proves its secret and demands the server's proof before it announces memory.
 //  4. A receiver never waits for anything but its own connection and, on rc, the adapter of this machine, so the
 //     server's writes always progress while the client lives.
-//  5. FENCED is sent only when the path's queue pair is in its error state or destroyed. When a session has ended, all
-//     its queue pairs are, and then its memory is deregistered, once.
+//  5. FENCED is sent only when the path's queue pair is destroyed, or at least in its error state. When a session has
+//     ended, all its queue pairs are, and then its memory is deregistered, once.
+//  6. No call of an adapter is made under Devices.mu or paths.mu: drivers may take long.
 //
 // Lock order: link.writeMu, then Conn.mu, then Memory.mu; Devices.mu, then paths.eventMu. paths.mu is taken under none
 // of them, and none of them under it.

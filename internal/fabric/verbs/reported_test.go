@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"testing"
@@ -44,7 +45,7 @@ func TestReportedThenFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(c.Fence(t.Context()), c.Free()); err != nil {
+		if err := errors.Join(c.Fence(context.Background()), c.Free()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -50,6 +50,7 @@ const (
 	answerGrace     = 2 * time.Second  // how long after the deadline an answer may still arrive
 	fenceTimeout    = 10 * time.Second // a node drains by its deadline; without an ack the region is abandoned
 	sessionTimeout  = 10 * time.Second // opening a session: two signed requests and a dial
+	openGrace       = 5 * time.Second  // for a session whose opening failed to be taken down again
 	maxRetryAfter   = 30 * time.Second // a longer Retry-After is not waited for
 	baseBackoff     = 50 * time.Millisecond
 	maxBackoff      = 2 * time.Second

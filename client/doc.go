@@ -19,7 +19,8 @@
 //  2. A declined transfer goes over HTTP only if the configuration allows it, and the Result says so.
 //     403, 404, 412 and all other S3 errors are never taken for a decline.
 //  3. When GetInto or PutFrom has returned, nothing touches the window any more. A request that
-//     ended without an answer, and on rc one that failed, is fenced before its call returns; when the fence is not
+//     ended without an answer, or moved other bytes than its checksum says, and on rc one that failed, is fenced before
+//     its call returns; when the fence is not
 //     acknowledged (on rc: when an adapter does not let go) the Region is abandoned: its memory is never handed out
 //     again and further calls with it fail with ErrRegionAbandoned.
 //  4. Each attempt mints its own token. Tokens and secrets are never logged.

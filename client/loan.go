@@ -168,6 +168,13 @@ func (l *Loan) Settle(resp *http.Response, err error) (Settlement, error) {
 	return Settlement{}, nil
 }
 
+// Distrust is for a GET that Settle said had moved, and whose bytes are not those that the answer spoke of: some may
+// still be on their way. When it returns, nothing touches the window any more, or its region is abandoned. It blocks up
+// to the fence limit. It returns cause, joined with ErrRegionAbandoned when the fence was not acknowledged.
+func (l *Loan) Distrust(cause error) error {
+	return l.client.quarantine(l.window.Region, l.session, cause)
+}
+
 // judge also returns the bytes that moved.
 func (l *Loan) judge(resp *http.Response) (verdict, int64) {
 	h := resp.Header

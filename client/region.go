@@ -130,10 +130,14 @@ func (r *Region) Close() error {
 	r.mu.Unlock()
 	for s, a := range list {
 		<-a.ready
-		if a.err == nil && !s.over() && a.at.Forget(ctx) == nil {
-			continue
+		if !s.over() && (a.err != nil || a.at.Forget(ctx) == nil) {
+			continue // refused: the session never had it
 		}
-		_ = s.fence() // waits until the session has let go; without an ack the memory is abandoned
+		_ = s.fence() // waits until nothing can touch the memory; without an ack it is abandoned
+		select {
+		case <-s.conn.Done(): // an adapter may still be busy with other memory of the session
+		case <-ctx.Done():
+		}
 	}
 	if !r.own {
 		return nil
@@ -173,11 +177,15 @@ func (r *Region) abandon() {
 	r.abandoned = true
 }
 
+// pinBytesPerMilli is how fast, at the least, memory is pinned or mapped: 1 GiB/s, page by page.
+const pinBytesPerMilli = 1 << 30 / 1000
+
 // make announces the memory. It goes on without the caller who began it: others wait for it too, and an
 // announcement that is broken off costs the session, with all that moves on it.
 func (a *announcement) make(s *session, m *target.Memory) {
 	defer close(a.ready)
-	ctx, cancel := context.WithTimeout(context.Background(), sessionTimeout)
+	limit := sessionTimeout + time.Duration(int64(len(m.Bytes()))/pinBytesPerMilli)*time.Millisecond
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	a.at, a.err = s.conn.Announce(ctx, m)
 	if a.err != nil {

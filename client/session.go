@@ -146,6 +146,7 @@ type slot struct {
 	refused *DeclinedError // why there was none when last tried
 	retryAt time.Time
 	opening chan struct{} // closed when the opener is done; nil: none is under way
+	openBy  time.Time     // nobody waits for it any longer
 }
 
 func (s *slot) drop(old *session) {
@@ -175,11 +176,15 @@ func (s *slot) get(ctx context.Context) (*session, *DeclinedError) {
 		}
 	}
 	opened := s.opening
+	tooLong := time.NewTimer(time.Until(s.openBy))
 	s.mu.Unlock()
+	defer tooLong.Stop()
 	select {
 	case <-opened:
 	case <-ctx.Done():
 		return nil, &DeclinedError{Reason: ReasonNoSession, Cause: ctx.Err()}
+	case <-tooLong.C:
+		return nil, &DeclinedError{Reason: ReasonNoSession, Cause: errOpenHangs}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,6 +196,9 @@ func (s *slot) get(ctx context.Context) (*session, *DeclinedError) {
 	}
 	return nil, &DeclinedError{Reason: ReasonNoSession} // opened and lost again meanwhile
 }
+
+// errOpenHangs is about what has no time limit of its own: a driver that does not return.
+var errOpenHangs = errors.New("client: opening a session does not come to an end")
 
 // fill is the opener.
 func (s *slot) fill(ctx context.Context) {
@@ -394,11 +402,14 @@ type fabricSet struct {
 	end      context.CancelFunc
 	openers  sync.WaitGroup
 	adapters adapters
+
+	openLimit time.Duration // how long requests wait for a session that is being opened
 }
 
 func (f *fabricSet) init(c *Client) {
 	f.client, f.dial, f.local = c, f.dialTarget, f.locally
 	f.adapters = adapters{library: c.cfg.Verbs, names: c.cfg.RDMADevices}
+	f.openLimit = sessionTimeout + openGrace
 	f.life, f.end = context.WithCancel(context.Background())
 	var names []string
 	switch c.cfg.Fabric {
@@ -417,7 +428,7 @@ func (f *fabricSet) start(s *slot) bool {
 	if f.life.Err() != nil {
 		return false
 	}
-	s.opening = make(chan struct{})
+	s.opening, s.openBy = make(chan struct{}), time.Now().Add(f.openLimit)
 	f.openers.Go(func() { s.fill(f.life) })
 	return true
 }

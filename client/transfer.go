@@ -45,6 +45,9 @@ func (c *Client) attempt(ctx context.Context, t transfer) (Result, error) {
 		case v.outcome == outcomeBroken:
 			// The answer cannot be trusted, so neither can its claim that the transfer is over.
 			return Result{}, c.quarantine(t.region, l.session, v.err)
+		case errors.Is(err, ErrChecksum):
+			// Not all of the bytes are there that the answer speaks of: some may still be on their way.
+			return Result{}, c.quarantine(t.region, l.session, err)
 		case err != nil:
 			return Result{}, err
 		case v.outcome == outcomeDone:

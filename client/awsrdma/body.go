@@ -16,7 +16,9 @@ import (
 type body struct {
 	mem     []byte // what is left to read
 	sum     *sum   // of what was read; nil: not compared
-	lent    *lent  // of the pool, or
+	bad     error  // what comparing came to, when it was wrong
+	loan    *client.Loan
+	lent    *lent // of the pool, or
 	window  client.Window
 	cleanup runtime.Cleanup
 
@@ -32,17 +34,31 @@ type body struct {
 // holds no region, which is many times as long.
 const smallBody = 64 << 10
 
-// newBody reads from a region of the pool.
-func newBody(l *lent, n int64, s *sum) *body {
+// newBody reads from a region of the pool, which the loan has filled.
+func newBody(l *lent, n int64, s *sum, loan *client.Loan) *body {
 	if n <= smallBody {
-		defer l.giveBack()
-		return &body{mem: bytes.Clone(l.region.Bytes()[:n]), sum: s}
+		defer l.giveBack() // after the comparison: if it fails, something may still write there
+		b := &body{mem: bytes.Clone(l.region.Bytes()[:n]), sum: s, loan: loan}
+		b.sum.add(b.mem)
+		_ = b.compare() // whoever reads to the end learns it
+		b.sum = nil
+		return b
 	}
-	b := &body{mem: l.region.Bytes()[:n:n], sum: s, lent: l}
+	b := &body{mem: l.region.Bytes()[:n:n], sum: s, lent: l, loan: loan}
 	b.cleanup = runtime.AddCleanup(b, func(l *lent) {
 		go l.giveBack() // it may have to wait for the node, which a cleanup must not
 	}, l)
 	return b
+}
+
+// compare is called when all bytes were summed. Of bytes that are not those of the answer, it fences the rest.
+func (b *body) compare() error {
+	if b.bad == nil {
+		if err := b.sum.check(); err != nil {
+			b.bad = b.loan.Distrust(err)
+		}
+	}
+	return b.bad
 }
 
 // newWindowBody reads from the first n bytes of the caller's window, which were compared already.
@@ -111,7 +127,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 		b.end(nil)
 		return n, nil
 	}
-	if err = b.sum.check(); err != nil {
+	if err = b.compare(); err != nil {
 		b.end(err)
 		return n, err
 	}
@@ -152,7 +168,7 @@ func (b *body) WriteTo(w io.Writer) (n int64, err error) {
 			return n, http.ErrBodyReadAfterClose
 		}
 	}
-	if err := b.sum.check(); err != nil {
+	if err := b.compare(); err != nil {
 		b.end(err)
 		return n, err
 	}

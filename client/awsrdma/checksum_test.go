@@ -71,7 +71,7 @@ func withSum(in *s3.PutObjectInput, a types.ChecksumAlgorithm, value string) *s3
 func TestChecksumsCoverThePayload(t *testing.T) {
 	n := startNode(t)
 	want := randomBytes(9, 3<<20+5)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		s := n.session(path, awsrdma.Options{Strict: true})
 		svc := s3.New(n.options(n.endpoint), awsrdma.Enable(s))
 		for a := range sums {

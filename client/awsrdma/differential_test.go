@@ -105,7 +105,7 @@ func TestGetsLookTheSame(t *testing.T) {
 				ResponseContentType: aws.String("c/d"), ResponseExpires: aws.Time(time.Unix(1e9, 0)),
 			},
 		}...)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		s := n.session(path, awsrdma.Options{MinBytes: -1})
 		for _, validation := range []aws.ResponseChecksumValidation{
 			aws.ResponseChecksumValidationWhenSupported, aws.ResponseChecksumValidationWhenRequired,
@@ -226,7 +226,7 @@ func TestPutsLookTheSame(t *testing.T) {
 			}
 		},
 	}
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		s := n.session(path, awsrdma.Options{MinBytes: -1})
 		for _, calculation := range []aws.RequestChecksumCalculation{
 			aws.RequestChecksumCalculationWhenSupported, aws.RequestChecksumCalculationWhenRequired,

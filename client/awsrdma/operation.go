@@ -218,7 +218,7 @@ func (t *try) fill(raw any) error {
 	n := t.result.Bytes
 	sum := sumOf(t.asked, resp.Header, t.loan.Fabric())
 	if t.lent != nil {
-		resp.Body = newBody(t.lent, n, sum)
+		resp.Body = newBody(t.lent, n, sum, t.loan)
 		t.lent = nil // the body's now
 	} else {
 		mem := memoryOf(t.window)[:n]
@@ -226,7 +226,7 @@ func (t *try) fill(raw any) error {
 			sum.add(mem[at:min(at+pieceBytes, len(mem))])
 		}
 		if err := sum.check(); err != nil {
-			return err
+			return t.loan.Distrust(err)
 		}
 		resp.Body = newWindowBody(t.window, n)
 	}

@@ -89,7 +89,7 @@ func readAll(t testing.TB, body io.ReadCloser) []byte {
 
 func TestRangesAndParts(t *testing.T) {
 	n := startNode(t)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		s := n.session(path, awsrdma.Options{Strict: true})
 		svc := s3.New(n.options(n.endpoint), awsrdma.Enable(s))
 		const size = 3<<20 + 123
@@ -134,7 +134,7 @@ func TestRangesAndParts(t *testing.T) {
 // The SDK's typed errors come out as without the option, and nothing is taken for a decline.
 func TestErrorsAreTheSDKs(t *testing.T) {
 	n := startNode(t)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		svc := s3.New(n.options(n.endpoint), awsrdma.Enable(n.session(path, awsrdma.Options{MinBytes: -1})))
 		ctx := t.Context()
 		_, err := svc.GetObject(ctx, &s3.GetObjectInput{Bucket: aws.String("bkt"), Key: aws.String("missing")})

@@ -288,7 +288,7 @@ func TestOtherStores(t *testing.T) {
 // Beside an HTTPS endpoint the payload moves by the fabric all the same.
 func TestHTTPS(t *testing.T) {
 	n := startNode(t, withTLS)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		svc := s3.New(n.options(n.endpoint), awsrdma.Enable(n.session(path, awsrdma.Options{Strict: true})))
 		put, get, err := roundTrip(t, svc, randomBytes(1, 1<<20))
 		if err != nil || put.Path != path || get.Path != path {

@@ -48,7 +48,7 @@ func TestRetriesMintTokens(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		},
 	}
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		for name, fault := range faults {
 			c := n.client(path, func(c *client.Config) { c.Endpoint = p.URL })
 			s := awsrdma.New(c, awsrdma.Options{Strict: true})
@@ -108,7 +108,7 @@ func wantTokens(t *testing.T, what string, tokens []string) {
 // same pool, and find their own bytes.
 func TestCancelInFlight(t *testing.T) {
 	n := startNode(t)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		s := n.session(path, awsrdma.Options{Strict: true, PoolBytes: 32 << 20, MaxBytes: 32 << 20})
 		svc := s3.New(n.options(n.endpoint), awsrdma.Enable(s), quick)
 		want := randomBytes(6, 24<<20)
@@ -150,7 +150,7 @@ func TestCancelInFlight(t *testing.T) {
 // Who is cancelled costs the others a session, but no operation: whatever they were doing is repeated.
 func TestCancelLeavesOthersAlone(t *testing.T) {
 	n := startNode(t)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		s := n.session(path, awsrdma.Options{Strict: true, PoolWait: time.Minute})
 		svc := s3.New(n.options(n.endpoint), awsrdma.Enable(s), quick, func(o *s3.Options) { o.RetryMaxAttempts = 50 })
 		want := randomBytes(3, 6<<20)

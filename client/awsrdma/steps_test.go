@@ -89,7 +89,7 @@ func stepsOf(t *testing.T, svc *s3.Client, put bool) map[string][]string {
 func TestFaultsAtEachStep(t *testing.T) {
 	n := startNode(t)
 	want := randomBytes(1, 300_000)
-	for _, path := range fabrics {
+	for _, path := range allFabrics() {
 		s := n.session(path, awsrdma.Options{})
 		svc := s3.New(n.options(n.endpoint), awsrdma.Enable(s), quick)
 		if _, _, err := roundTrip(t, svc, want); err != nil {

@@ -20,7 +20,7 @@ func TestRegionClosedUnderAnOperation(t *testing.T) {
 	n := startNode(t)
 	p := n.proxy(t)
 	want := randomBytes(1, 4<<20)
-	for _, path := range []string{client.PathHTTP, client.PathSHM, client.PathTCP} {
+	for _, path := range append(allFabrics(), client.PathHTTP) {
 		c := n.client(path, func(c *client.Config) { c.Endpoint = p.URL })
 		s := awsrdma.New(c, awsrdma.Options{})
 		svc := s3.New(n.options(p.URL), awsrdma.Enable(s))

@@ -2,9 +2,11 @@ package client
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/penstock-store/penstock/client/target"
 	"github.com/penstock-store/penstock/internal/frame"
 )
 
@@ -32,6 +34,22 @@ func TestRefusedRegionCostsNoSession(t *testing.T) {
 		}
 		if f := n.count("fence"); f != 0 {
 			t.Errorf("%s: %d fences", fabric, f)
+		}
+	}
+}
+
+// A session that another caller's fence is ending refuses a region because it ends, whether or not the fence is done: the
+// reason is one for which callers try again.
+func TestRegionOfASessionThatEnds(t *testing.T) {
+	for _, fabric := range []string{PathSHM, PathTCP, PathRC} {
+		n := newFakeNode(t, fabric)
+		n.objects["/b/k"] = []byte("payload")
+		c := n.client(nil)
+		n.announceErr = fmt.Errorf("%w: fenced", target.ErrClosed)
+		var declined *DeclinedError
+		err := c.Probe(t.Context(), region(t, c, 7))
+		if !errors.As(err, &declined) || declined.Reason != ReasonNoSession {
+			t.Errorf("%s: %v", fabric, err)
 		}
 	}
 }

@@ -497,7 +497,7 @@ func (s *slot) lease(ctx context.Context, r *Region) (*lease, *DeclinedError) {
 		return &lease{session: sess, at: at}, nil
 	}
 	refused := &DeclinedError{Reason: regionReason(err), Cause: err}
-	if sess.over() {
+	if sess.over() || errors.Is(err, target.ErrClosed) { // by another's fence, which may not be done yet
 		refused.Reason = ReasonNoSession
 	}
 	return nil, refused

@@ -38,8 +38,8 @@ func TestRefusedRegionCostsNoSession(t *testing.T) {
 	}
 }
 
-// A session that another caller's fence is ending refuses a region because it ends, whether or not the fence is done: the
-// reason is one for which callers try again.
+// A session that another caller's fence is ending refuses a region because it ends, whether or not the fence is done:
+// the reason is one for which callers try again.
 func TestRegionOfASessionThatEnds(t *testing.T) {
 	for _, fabric := range []string{PathSHM, PathTCP, PathRC} {
 		n := newFakeNode(t, fabric)

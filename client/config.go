@@ -150,10 +150,7 @@ func (c Config) check() (*url.URL, error) {
 		return nil, fmt.Errorf("%w: no endpoint: set AWS_ENDPOINT_URL", ErrConfig)
 	}
 	u, err := url.Parse(c.Endpoint)
-	if err != nil {
-		return nil, fmt.Errorf("%w: endpoint: %w", ErrConfig, err)
-	}
-	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" {
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" {
 		return nil, fmt.Errorf("%w: endpoint %q is not http(s)://host[:port]", ErrConfig, c.Endpoint)
 	}
 	switch c.Fabric {

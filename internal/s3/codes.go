@@ -82,7 +82,7 @@ var codeTable = map[Code]codeDefault{
 	InternalError:                     {500, "The server failed to answer this request; try again."},
 	InvalidAccessKeyID:                {403, "The access key is not known here."},
 	InvalidArgument:                   {400, "An argument of the request is not valid."},
-	InvalidBucketName:                 {400, "The bucket name is not valid."},
+	InvalidBucketName:                 {400, "The bucket name is not valid: 3 to 63 of a-z, 0-9, dot and hyphen."},
 	InvalidChunkSize:                  {403, "A chunk of the body has a size that is not allowed."},
 	InvalidDigest:                     {400, "The Content-MD5 header is not the base64 form of 16 bytes."},
 	InvalidLocationConstraint:         {400, "The location constraint is not valid."},

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -35,7 +36,7 @@ func (s *Server) connectionLimit() int {
 func (s *Server) listen(context.Context) error {
 	inner, err := net.Listen("tcp", s.config.HTTP.Listen)
 	if err != nil {
-		return err
+		return fmt.Errorf("http.listen: %w", err)
 	}
 	l := s.config.Limits
 	s.listener = gateway.NewListener(inner, s.connectionLimit(), l.StallTimeout)
@@ -115,7 +116,7 @@ func (s *Server) listenAdmin() error {
 	}
 	inner, err := net.Listen("tcp", s.config.HTTP.AdminListen)
 	if err != nil {
-		return err
+		return fmt.Errorf("http.admin_listen: %w", err)
 	}
 	l := s.config.Limits
 	s.admin = front.NewListener(gateway.NewListener(inner, adminConnections, l.StallTimeout), front.Options{

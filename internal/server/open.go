@@ -128,6 +128,7 @@ func (s *Server) openDrive(ctx context.Context) error {
 	if !s.first() && d.ID() != s.identity.Drive {
 		return fmt.Errorf("%s: %w: it is drive %v, want %v", c.Dir, drive.ErrForeign, d.ID(), s.identity.Drive)
 	}
+	s.warnFull()
 	s.chunks = local.New(local.Options{Drive: d})
 	s.onClose("chunk engine", func() error {
 		end, cancel := context.WithTimeout(context.Background(), closeWait)
@@ -135,6 +136,15 @@ func (s *Server) openDrive(ctx context.Context) error {
 		return s.chunks.Close(end)
 	})
 	return nil
+}
+
+// warnFull says that the drive takes no payload as it is: every PUT of more than an inline object will be refused.
+func (s *Server) warnFull() {
+	stats, err := s.drive.Stats()
+	if err == nil && stats.Space.Free <= stats.Reserve {
+		s.log.Warn("drive has no room for payload", "drive", s.config.Drives[0], "free_bytes", stats.Space.Free,
+			"reserve_bytes", stats.Reserve, "remedy", "space, or a smaller storage.reserve")
+	}
 }
 
 // bindDrive ties metadata and drive together at the first start, and checks later that they still are

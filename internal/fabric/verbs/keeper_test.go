@@ -57,6 +57,13 @@ func (e *fakeEngine) Probe(time.Duration) error {
 	return e.broken
 }
 
+// worked is how many probes did.
+func (e *fakeEngine) worked() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.probes
+}
+
 // set changes the port, and says so by an event that may be lost.
 func (e *fakeEngine) set(change func(), event native.EventType, lost bool) {
 	e.mu.Lock()
@@ -132,13 +139,13 @@ func TestEjectedDuringALook(t *testing.T) {
 		close(gate)
 		time.Sleep(firstProbe - time.Millisecond) // fake time
 		synctest.Wait()
-		if k.up.Load() || e.probes != 0 {
-			t.Errorf("up %v after %d probes, before the wait was over", k.up.Load(), e.probes)
+		if n := e.worked(); k.up.Load() || n != 0 {
+			t.Errorf("up %v after %d probes, before the wait was over", k.up.Load(), n)
 		}
 		time.Sleep(time.Millisecond) // fake time
 		synctest.Wait()
-		if !k.up.Load() || e.probes != 1 || k.returns.Load() != 1 {
-			t.Errorf("up %v after %d probes, %d returns", k.up.Load(), e.probes, k.returns.Load())
+		if n := e.worked(); !k.up.Load() || n != 1 || k.returns.Load() != 1 {
+			t.Errorf("up %v after %d probes, %d returns", k.up.Load(), n, k.returns.Load())
 		}
 	})
 }

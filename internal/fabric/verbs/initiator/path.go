@@ -264,13 +264,15 @@ func (p *Path) advance(o *op) bool {
 
 var errPosted = errors.New("initiator: fewer work requests posted than given")
 
-// complete takes completions of this path.
-func (p *Path) complete(cs []native.Completion, t *tally) {
+// complete takes completions of this path. They are counted before a Move that they end returns.
+func (p *Path) complete(cs []native.Completion) {
 	p.mu.Lock()
 	from := p.head
+	var t tally
 	for i := range cs {
-		p.completeOne(&cs[i], t)
+		p.completeOne(&cs[i], &t)
 	}
+	p.rail.add(t)
 	freed := int(p.head - from)
 	if p.need > 0 && p.rail.depth-int(p.tail-p.head) >= p.need {
 		p.need = 0

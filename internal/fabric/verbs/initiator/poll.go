@@ -14,7 +14,7 @@ var (
 	errQP       = errors.New("the adapter reported the queue pair as failed")
 )
 
-// tally is what a batch of completions came to.
+// tally is what a batch of a path's completions came to.
 type tally struct{ works, writes, reads, unexpected int64 }
 
 // poll takes completions until the queue is closed.
@@ -57,24 +57,27 @@ func (r *Rail) take() (int, error) {
 	r.polling.Lock()
 	defer r.polling.Unlock()
 	n, err := r.cq.Poll(r.batchOf[:])
-	var t tally
 	for rest := r.batchOf[:n]; len(rest) > 0; {
 		same := 1
 		for same < len(rest) && workSlot(rest[same].ID) == workSlot(rest[0].ID) {
 			same++
 		}
 		if p := r.pathOf(rest[0].ID); p != nil {
-			p.complete(rest[:same], &t)
+			p.complete(rest[:same])
 		} else {
-			t.unexpected += int64(same)
+			r.unexpected.Add(int64(same))
 		}
 		rest = rest[same:]
 	}
+	return n, err
+}
+
+// add counts what a batch came to.
+func (r *Rail) add(t tally) {
 	r.works.Add(t.works)
 	r.writes.Add(t.writes)
 	r.readBytes.Add(t.reads)
 	r.unexpected.Add(t.unexpected)
-	return n, err
 }
 
 func (r *Rail) pathOf(id uint64) *Path {

@@ -16,6 +16,10 @@ import (
 // invalid is the error for arguments that the library's types cannot hold.
 func invalid(call string) error { return &CallError{Call: call, Errno: int(syscall.EINVAL)} }
 
+// busy is for an object that others of the library still use. Who closes them holds no lock of it, so it is asked once:
+// one that is found busy and then closed all the same would leave its waiter behind.
+func busy(call string) error { return &CallError{Call: call, Errno: int(syscall.EBUSY)} }
+
 // object is something of the library that is closed once all calls on it have returned.
 type object struct {
 	mu     sync.RWMutex // held to read in calls, to write in close
@@ -153,9 +157,10 @@ func (d *Device) NextEvent(ctx context.Context) (Event, error) {
 // Close closes the device and ends its NextEvent.
 func (d *Device) Close() error {
 	return d.close(func() error {
-		if C.nv_device_busy(d.dev) == 0 {
-			d.events.close()
+		if C.nv_device_busy(d.dev) != 0 {
+			return busy("ibv_close_device")
 		}
+		d.events.close()
 		return failure(C.nv_device_close(d.dev))
 	})
 }

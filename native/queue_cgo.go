@@ -69,9 +69,10 @@ func (c *CQ) Wait(ctx context.Context) error { return c.events.wait(ctx) }
 // Close closes the CQ and ends its Wait.
 func (c *CQ) Close() error {
 	return c.close(func() error {
-		if C.nv_cq_busy(c.cq) == 0 {
-			c.events.close()
+		if C.nv_cq_busy(c.cq) != 0 {
+			return busy("ibv_destroy_cq")
 		}
+		c.events.close()
 		return failure(C.nv_cq_close(c.cq))
 	})
 }

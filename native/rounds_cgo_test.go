@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/penstock-store/penstock/native"
 	"github.com/penstock-store/penstock/native/fakeverbs"
@@ -231,5 +232,64 @@ func TestCallsWhileClosing(t *testing.T) {
 			}
 		}
 		calls.Wait()
+	}
+}
+
+// TestWaitsEndWhileUsersClose: an adapter and a completion queue that are closed at the moment when the last of their
+// objects goes end their waits too.
+func TestWaitsEndWhileUsersClose(t *testing.T) {
+	if onDevice() {
+		t.Skip("for the fake adapter only")
+	}
+	library := fakeverbs.New(t, fakeverbs.Options{}).Library()
+	rounds := 2000
+	if testing.Short() {
+		rounds = 500
+	}
+	closing := func(object, last interface{ Close() error }, wait func(context.Context) error) {
+		t.Helper()
+		ended := make(chan error, 1)
+		go func() { ended <- wait(context.Background()) }()
+		closed := make(chan error, 1)
+		go func() { closed <- last.Close() }()
+		for err := object.Close(); err != nil; err = object.Close() {
+			if !errors.Is(err, syscall.EBUSY) {
+				t.Fatal(err)
+			}
+		}
+		if err := <-closed; err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-ended:
+			if !errors.Is(err, native.ErrClosed) {
+				t.Fatal(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("a wait does not end")
+		}
+	}
+	for range rounds {
+		device, err := library.OpenDevice("fake0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pd, err := device.NewPD()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cq, err := device.NewCQ(4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		qp, err := pd.NewQP(cq, native.PairOptions{Depth: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		closing(cq, qp, cq.Wait)
+		closing(device, pd, func(ctx context.Context) error {
+			_, err := device.NextEvent(ctx)
+			return err
+		})
 	}
 }

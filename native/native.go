@@ -1,7 +1,7 @@
 // Package native speaks to RDMA adapters through libibverbs, which it opens at run time. The work is
 // done by the C11 files beside it, which know nothing of Go and are the core of the C library too.
 //
-// Called by: internal/rail, internal/fabric/verbs and its initiator, internal/server, internal/cli, client and below;
+// Called by: internal/rail, internal/fabric/verbs and below, internal/server, internal/cli, client and below;
 // native/fakeverbs supplies a table of functions for tests.
 //
 // Words are those of the verbs: device, port, GID, protection domain (PD), memory region (MR), completion

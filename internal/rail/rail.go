@@ -1,8 +1,8 @@
 // Package rail finds the RDMA rails of this machine: ports of adapters with an address that others can reach.
 // It also tries them by a transfer to themselves, and says what stands in the way of RDMA.
 //
-// Called by: internal/fabric/verbs and client/target (which ports to use), internal/fabric/verbs/initiator (state and
-// probes of an open rail), internal/cli (doctor).
+// Called by: internal/fabric/verbs/rails and client/target (which ports to use), internal/fabric/verbs/initiator (state
+// and probes of an open rail), internal/cli (doctor).
 //
 // A rail is one port of one adapter with one GID: on Ethernet the RoCEv2 entry of the port's table that holds an
 // IPv4 address, or else a global IPv6 one, or else a link-local one; on InfiniBand entry 0.

@@ -150,10 +150,10 @@ func (c *nodeCollector) Collect(out chan<- prometheus.Metric) {
 func (c *nodeCollector) collectRails(
 	gauge func(name string, value float64, labels ...string), count func(name string, value int64, labels ...string),
 ) {
-	if c.s.verbs == nil {
+	if c.s.rails == nil {
 		return
 	}
-	for _, r := range c.s.verbs.RailStats() {
+	for _, r := range c.s.rails.Stats() {
 		gauge("penstock_rdma_rail_up", truth(r.Up), r.Name)
 		gauge("penstock_rdma_paths", float64(r.Engine.Paths), r.Name)
 		gauge("penstock_rdma_stuck", float64(r.Engine.Stuck), r.Name)

@@ -224,7 +224,7 @@ func (s *Server) openFabrics(context.Context) error {
 		}
 	}
 	s.fabrics = fabric.NewManager(ledger, fabrics...)
-	s.onClose("fabrics", s.fabrics.Close)
+	s.onClose("fabrics", s.closeFabrics)
 	return nil
 }
 

@@ -40,7 +40,7 @@ import (
 	"github.com/penstock-store/penstock/internal/config"
 	"github.com/penstock-store/penstock/internal/drive"
 	"github.com/penstock-store/penstock/internal/fabric"
-	"github.com/penstock-store/penstock/internal/fabric/verbs"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/rails"
 	"github.com/penstock-store/penstock/internal/gateway"
 	"github.com/penstock-store/penstock/internal/iam"
 	"github.com/penstock-store/penstock/internal/meta/kv/pebble"
@@ -82,7 +82,8 @@ type Server struct {
 	collector   *work.Collector
 	fabrics     *fabric.Manager
 	library     *native.Library // of verbs; nil: not opened yet
-	verbs       *verbs.Fabric   // nil: no rail
+	rails       *rails.Set      // nil: no rail
+	closeRails  func() error    // once
 	keys        *iam.Keys
 	gateway     *gateway.Gateway
 	registry    *prometheus.Registry

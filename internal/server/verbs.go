@@ -3,9 +3,11 @@ package server
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/verbs"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/rails"
 	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/native"
 )
@@ -22,33 +24,59 @@ func (s *Server) openVerbs(ledger *fabric.Ledger) (fabric.Fabric, error) {
 		s.onClose("verbs library", library.Close)
 		s.library = library
 	}
+	if err := s.openRails(); err != nil {
+		if errors.Is(err, rail.ErrUnknown) {
+			return nil, fmt.Errorf("rdma.devices: %w", err)
+		}
+		return s.verbsOff(err), nil
+	}
 	f, err := verbs.New(verbs.Options{
-		Ledger: ledger, Address: r.RCListen, Advertise: r.RCAdvertise, Library: s.library, Devices: r.Devices,
-		Networks: r.Networks(), Memory: s.arena.Memory(), Logger: s.log,
+		Ledger: ledger, Address: r.RCListen, Advertise: r.RCAdvertise, Rails: s.rails, Networks: r.Networks(),
+		Logger: s.log,
 	})
-	if err == nil {
-		s.verbs = f
-		return f, nil
-	}
-	if errors.Is(err, rail.ErrUnknown) {
-		return nil, fmt.Errorf("rdma.devices: %w", err)
-	}
-	if !errors.Is(err, fabric.ErrNotSupported) && !errors.Is(err, native.ErrVerbs) {
+	if err != nil {
 		return nil, fmt.Errorf("rc: %w", err) // a listener
 	}
-	return s.verbsOff(err), nil
+	return f, nil
+}
+
+// openRails opens the rails, which all fabrics of queue pairs share. Errors: rail.ErrUnknown, and why there is none.
+func (s *Server) openRails() error {
+	opened, err := rails.Open(rails.Options{
+		Library: s.library, Devices: s.config.RDMA.Devices, Memory: s.arena.Memory(), Logger: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	set, err := rails.New(opened, s.log)
+	if err != nil {
+		return err
+	}
+	s.rails, s.closeRails = set, sync.OnceValue(set.Close)
+	s.onClose("rdma rails", s.closeRails)
+	return nil
+}
+
+// closeFabrics closes the fabrics. What an adapter has held up ends with the rails, so those that have not closed then
+// are asked again.
+func (s *Server) closeFabrics() error {
+	err := s.fabrics.Close()
+	if err != nil && s.rails != nil && s.closeRails() == nil {
+		return s.fabrics.Close()
+	}
+	return err
 }
 
 // verbsOff says loudly that there is no RDMA, and what to do about it.
 func (s *Server) verbsOff(cause error) fabric.Fabric {
-	reason := verbs.Reason(cause)
+	reason := rails.Reason(cause)
 	words, remedy := rail.Explain(reason)
 	switch reason {
-	case verbs.ReasonNoRail:
+	case rails.ReasonNoRail:
 		words, remedy = "no port has an address", "give one to an adapter's port; rdma.rc: false silences this"
-	case verbs.ReasonMemoryLimit:
+	case rails.ReasonMemoryLimit:
 		words, remedy = "the buffers cannot be locked in memory", "raise ulimit -l (LimitMEMLOCK) above the arena's size"
-	case verbs.ReasonAdapter:
+	case rails.ReasonAdapter:
 		words, remedy = "the adapter refused", "penstock doctor rdma"
 	}
 	s.log.Warn("RDMA off", "reason", reason, "meaning", words, "remedy", remedy, "error", cause)

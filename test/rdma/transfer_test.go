@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/fabrictest"
 	"github.com/penstock-store/penstock/internal/fabric/verbs"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/rails"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/token"
 	"github.com/penstock-store/penstock/native"
@@ -105,15 +106,22 @@ func newEngine(t *testing.T, device string, size int64) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	opened, err := rails.Open(rails.Options{Library: library, Devices: []string{device}, Memory: a.Memory()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := rails.New(opened, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	f, err := verbs.New(verbs.Options{
-		Ledger: fabric.NewLedger(fabric.Limits{}), Address: "127.0.0.1:0", Library: library, Devices: []string{device},
-		Memory: a.Memory(),
+		Ledger: fabric.NewLedger(fabric.Limits{}), Address: "127.0.0.1:0", Rails: set,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(f.Close(), a.Close(), library.Close()); err != nil {
+		if err := errors.Join(f.Close(), set.Close(), a.Close(), library.Close()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/rails"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/internal/token"
@@ -26,17 +27,21 @@ type laidOut struct {
 	stage        stage
 }
 
-// railsOf are rails of the addresses 10.0.0.1 and on, on NUMA nodes.
-func railsOf(numa ...int) *ports {
-	set := &ports{}
+// idleEngine is a rail whose port does nothing.
+type idleEngine struct{ rails.Engine }
+
+func (idleEngine) Events() <-chan native.Event { return nil }
+func (idleEngine) Close() error                { return nil }
+
+// railsOf are rails on NUMA nodes.
+func railsOf(t *testing.T, numa []int, up []bool) *rails.Set {
+	var all []rails.Opened
 	for i, node := range numa {
-		k := &port{set: set, index: uint8(i), numa: node}
-		k.note(rail.Rail{
-			Link: native.LinkEthernet, Network: fmt.Sprint("eth", i),
-			GID: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).As16(),
-		})
-		k.up.Store(true)
-		set.list = append(set.list, k)
+		all = append(all, rails.Opened{Rail: rail.Rail{Port: i, NUMANode: node, Up: up[i]}, Engine: idleEngine{}})
+	}
+	set, err := rails.New(all, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return set
 }
@@ -91,10 +96,9 @@ func TestPathChoice(t *testing.T) {
 		for i := range numa {
 			numa[i], loads[i], up[i] = random.IntN(3)-1, int64(random.IntN(3)), random.IntN(5) > 0
 		}
-		set := railsOf(numa...)
-		for i, k := range set.list {
-			k.load.Store(loads[i])
-			k.up.Store(up[i])
+		set := railsOf(t, numa, up)
+		for i, k := range set.List() {
+			k.Carry(loads[i])
 		}
 		s := &session{paths: map[uint64]*path{}, changed: make(chan struct{})}
 		laid := map[uint64]laidOut{}
@@ -108,7 +112,7 @@ func TestPathChoice(t *testing.T) {
 				l.stage = ready
 			}
 			laid[id] = l
-			p := &path{id: id, session: s, port: set.list[at], device: uint8(l.device), stage: l.stage}
+			p := &path{id: id, session: s, rail: set.List()[at], device: uint8(l.device), stage: l.stage}
 			p.load.Store(l.pathLoad)
 			s.paths[id] = p
 		}
@@ -116,7 +120,7 @@ func TestPathChoice(t *testing.T) {
 		keys := 1 + random.IntN(3)
 		r := &remote{window: &fabric.Window{Bytes: 10}, session: s, memory: &backing{keys: keysOf(make([]uint32, keys))}}
 		if near >= 0 {
-			r.near = set.list[near]
+			r.near = set.List()[near]
 		}
 		want := expected(laid, up, keys, near, numa)
 		got, changed := r.choose()
@@ -127,41 +131,22 @@ func TestPathChoice(t *testing.T) {
 			t.Fatalf("%d of %+v, near %d, numa %v; want %d", got.id, laid, near, numa, want)
 		case got == nil:
 			won["none"]++
+			_ = set.Close()
 			continue
 		}
-		if got.load.Load() != laid[want].pathLoad+10 || got.port.load.Load() != laid[want].railLoad+10 {
+		if got.load.Load() != laid[want].pathLoad+10 || got.rail.Load() != laid[want].railLoad+10 {
 			t.Fatal("the transfer is not counted")
 		}
 		if again, _ := r.choose(); again != got {
 			t.Fatal("the transfer left a path that works")
 		}
-		won[fmt.Sprint("near ", got.port == r.near)]++
+		won[fmt.Sprint("near ", got.rail == r.near)]++
+		if err := set.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if len(won) != 3 || won["near true"] < 1000 || won["near false"] < 1000 {
 		t.Errorf("the table is lopsided: %v", won)
-	}
-}
-
-// TestNearRail is which rail an address of this node means.
-func TestNearRail(t *testing.T) {
-	set := railsOf(0, 0, 1)
-	info := set.list[2].info
-	info.GID = netip.MustParseAddr("fe80::7").As16()
-	set.list[2].note(info)
-	for _, c := range []struct {
-		at   string
-		want int
-	}{
-		{"10.0.0.1", 0}, {"10.0.0.2", 1}, {"10.0.0.3", -1}, {"127.0.0.1", -1},
-		{"fe80::7", 2}, {"fe80::7%eth2", 2}, {"fe80::7%eth1", -1},
-	} {
-		got := set.near(netip.MustParseAddr(c.at))
-		if c.want < 0 && got != nil || c.want >= 0 && got != set.list[max(c.want, 0)] {
-			t.Errorf("%s: %+v", c.at, got)
-		}
-	}
-	if set.near(netip.Addr{}) != nil {
-		t.Error("no address means a rail")
 	}
 }
 
@@ -209,28 +194,6 @@ func TestTransfersFollowTheAddress(t *testing.T) {
 		write(first, at.rail, at.local)
 		if err := errors.Join(first.Close(), second.Close()); err != nil {
 			t.Error(err)
-		}
-	}
-}
-
-// TestTooManyRails: those that are up are used first, and both lists stay in order.
-func TestTooManyRails(t *testing.T) {
-	for _, c := range []struct{ states, used string }{
-		{"u", "u"}, {"d", "d"}, {"uuuuuuuu", "uuuuuuuu"}, {"uuuuuuuuu", "uuuuuuuu-"}, {"duuuuuuuu", "-uuuuuuuu"},
-		{"dddddddddu", "ddddddd--u"}, {"dduuuuuuud", "d-uuuuuuu-"}, {"ududududududu", "udu-u-u-u-u-u"}, {"", ""},
-	} {
-		var found []rail.Rail
-		for i, s := range c.states {
-			found = append(found, rail.Rail{Device: "mlx5", Port: i, Up: s == 'u'})
-		}
-		used, left := fit(found)
-		got := []byte(c.states)
-		for _, r := range left {
-			got[r.Port] = '-'
-		}
-		if string(got) != c.used || len(used)+len(left) != len(found) || len(used) > frame.MaxRails ||
-			!slices.IsSortedFunc(used, func(a, b rail.Rail) int { return a.Port - b.Port }) {
-			t.Errorf("%s: %s, want %s", c.states, got, c.used)
 		}
 	}
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/fabrictest"
-	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/native/fakeverbs"
 )
@@ -254,10 +253,11 @@ func TestEjection(t *testing.T) {
 // TestEjectionOfTheOnlyRail: failures of two principals on two devices are the rail's, those of one device are the
 // device's, and those of one principal may be its own doing.
 func TestEjectionOfTheOnlyRail(t *testing.T) {
-	b := newBench(t, fakeverbs.Options{}, func(o *Options) { o.Devices = []string{rail0} })
-	fault := b.nic.Inject(fakeverbs.Rule{
+	b := newBench(t, fakeverbs.Options{}, func(o *setup) { o.Devices = []string{rail0} })
+	broken := fakeverbs.Rule{
 		At: fakeverbs.AtWork, Do: fakeverbs.Fail, Device: rail0, Times: fakeverbs.Always, Status: fakeverbs.RetryExceeded,
-	})
+	}
+	fault := b.nic.Inject(broken)
 	clients := []*rawClient{
 		b.connect("p", device0), b.connect("q", device0), b.connect("p", device1), b.connect("q", device1),
 	}
@@ -273,7 +273,11 @@ func TestEjectionOfTheOnlyRail(t *testing.T) {
 	if r := b.rail(0); r.Ejections != 0 || !r.Up {
 		t.Fatalf("one principal ejected the rail: %+v", r)
 	}
-	b.fabric.ports.list[0].good.Store(time.Now().UnixNano()) // what was before does not count
+	fault.Remove()
+	up, _ := clients[0].path(0)
+	clients[0].works(memory) // what was before does not count
+	clients[0].fence(up)
+	fault = b.nic.Inject(broken)
 	for range 2 * lapsesToEject {
 		clients[0].lapse()
 		clients[1].lapse()
@@ -283,7 +287,7 @@ func TestEjectionOfTheOnlyRail(t *testing.T) {
 	}
 	clients[3].lapse()
 	soon(t, "the rail is ejected", func() bool { return b.rail(0).Ejections == 1 })
-	if up, reason := b.fabric.ports.state(); up || reason != reasonEjected {
+	if up, reason := b.fabric.rails.State(); up || reason != reasonEjected {
 		t.Errorf("fabric: %v, %q", up, reason)
 	}
 	if _, err := clients[0].open(1, fabric.ForGet, 4096, patience); !errors.Is(err, fabric.ErrNoFabric) {
@@ -298,7 +302,7 @@ func TestEjectionOfTheOnlyRail(t *testing.T) {
 // TestEjectionWhereOnePrincipalIs: a rail that one principal has alone is ejected by what that one says, also the only
 // rail, so that its requests do not pay for a rail that is dead.
 func TestEjectionWhereOnePrincipalIs(t *testing.T) {
-	b := newBench(t, fakeverbs.Options{}, func(o *Options) { o.Devices = []string{rail0} })
+	b := newBench(t, fakeverbs.Options{}, func(o *setup) { o.Devices = []string{rail0} })
 	b.nic.Inject(fakeverbs.Rule{
 		At: fakeverbs.AtWork, Do: fakeverbs.Fail, Device: rail0, Times: fakeverbs.Always, Status: fakeverbs.RetryExceeded,
 	})
@@ -327,7 +331,7 @@ func (c *rawClient) lapse() {
 // TestDeadClientsEjectNothing: clients whose adapters are silent, and who do not answer LOST either, cost their
 // sessions.
 func TestDeadClientsEjectNothing(t *testing.T) {
-	b := newBench(t, fakeverbs.Options{}, func(o *Options) { o.StallWait = shortly })
+	b := newBench(t, fakeverbs.Options{}, func(o *setup) { o.StallWait = shortly })
 	var tasks sync.WaitGroup
 	for i := range 4 * lapsesToEject {
 		c := b.connect("p", []string{device0, device1}[i%2])
@@ -365,7 +369,7 @@ func TestDeadClientsEjectNothing(t *testing.T) {
 // no answer; other sessions go on, and the log tells of it.
 func TestAdapterThatDoesNotReset(t *testing.T) {
 	var log syncBuffer
-	b := newBench(t, fakeverbs.Options{Lenient: true}, func(o *Options) {
+	b := newBench(t, fakeverbs.Options{Lenient: true}, func(o *setup) {
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	})
 	c, other := b.connect("p", device0), b.connect("p", device1)
@@ -401,29 +405,6 @@ func TestAdapterThatDoesNotReset(t *testing.T) {
 	}
 	buf.Release()
 	other.works(memory)
-}
-
-// TestADriverThatHangsKeepsNoNode: the node's end does not wait for ever for a look at a port, and closes the rails
-// when it is asked again.
-func TestADriverThatHangsKeepsNoNode(t *testing.T) {
-	nic := fakeNIC(t, fakeverbs.Options{})
-	memory := make([]byte, 1<<16)
-	f, err := New(Options{
-		Ledger: fabric.NewLedger(fabric.Limits{}), Address: "127.0.0.1:0", Library: nic.Library(),
-		Devices: []string{rail0}, Memory: memory,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.ports.closeWait = shortly
-	hang := nic.Inject(fakeverbs.Rule{At: fakeverbs.AtQueryPort, Do: fakeverbs.Hold, Device: rail0})
-	nic.PortDown(rail0)
-	hang.Await(1)
-	if err := f.Close(); !errors.Is(err, initiator.ErrStuck) {
-		t.Errorf("closed while a driver hangs: %v", err)
-	}
-	hang.Release()
-	soon(t, "the rails are closed", func() bool { return f.ports.close() == nil })
 }
 
 // syncBuffer is a buffer for several writers.

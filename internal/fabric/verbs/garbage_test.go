@@ -47,7 +47,7 @@ func TestGarbage(t *testing.T) {
 }
 
 func runGarbage(t *testing.T, seed uint64) {
-	b := newBench(t, fakeverbs.Options{Seed: seed + 1, Poison: true, ReuseNumbers: seed%2 == 0}, func(o *Options) {
+	b := newBench(t, fakeverbs.Options{Seed: seed + 1, Poison: true, ReuseNumbers: seed%2 == 0}, func(o *setup) {
 		o.StallWait = patience // what is not fenced lives to the end of its session
 	})
 	bystander := b.connect("p", device0)

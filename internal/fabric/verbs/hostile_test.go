@@ -17,7 +17,7 @@ import (
 func TestFrames(t *testing.T) {
 	b := newBench(t, fakeverbs.Options{})
 	c := b.connect("p", device0)
-	rails, err := frame.DecodeRails(b.fabric.ports.rails())
+	rails, err := frame.DecodeRails(b.fabric.railsBody())
 	if err != nil || len(rails) != 2 || rails[0].GID != mapped("10.99.0.1") || rails[1].GID != mapped("10.99.0.2") ||
 		!rails[0].Up || rails[0].MTU != 3 || rails[1].Index != 1 {
 		t.Fatalf("rails %+v, %v", rails, err)
@@ -161,37 +161,6 @@ func TestRefusedPaths(t *testing.T) {
 	c.refused(0, c.gid, frame.StatusRail)
 	if r := b.rail(0); r.Refused != 2 || r.Ejections != 0 {
 		t.Errorf("counters %+v", r)
-	}
-}
-
-// TestPermittedGIDs is the rule of docs/wire.md §10.2 by itself.
-func TestPermittedGIDs(t *testing.T) {
-	b := newBench(t, fakeverbs.Options{}, func(o *Options) {
-		o.Networks = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8:1::/48")}
-	})
-	for _, c := range []struct {
-		peer, gid string
-		want      bool
-	}{
-		{"198.51.100.7", "198.51.100.7", true},
-		{"::ffff:198.51.100.7", "198.51.100.7", true},
-		{"2001:db8::7", "2001:db8::7", true},
-		{"fe80::7%eth0", "fe80::7", true},
-		{"198.51.100.7", "198.51.100.8", false},
-		{"198.51.100.7", "192.0.2.200", true},
-		{"198.51.100.7", "192.0.3.1", false},
-		{"198.51.100.7", "2001:db8:1::9", true},
-		{"198.51.100.7", "2001:db8:2::9", false},
-		{"198.51.100.7", "10.99.0.1", false}, // this node's rail, for a client elsewhere
-		{"127.0.0.1", "10.99.0.1", true},     // and for one of this machine
-		{"::1", "10.99.0.2", true},
-		{"127.0.0.1", "198.51.100.8", false},
-		{"127.0.0.1", "127.0.0.1", false},
-		{"::1", "::1", false},
-	} {
-		if got := b.fabric.permitted(mapped(c.gid), netip.MustParseAddr(c.peer)); got != c.want {
-			t.Errorf("peer %s, GID %s: %v", c.peer, c.gid, got)
-		}
 	}
 }
 
@@ -391,7 +360,7 @@ func TestFencedNeverComes(t *testing.T) {
 	} {
 		for _, d := range []fabric.Direction{fabric.ForGet, fabric.ForPut} {
 			t.Run(c.name+strconv.Itoa(int(d)), func(t *testing.T) {
-				b := newBench(t, fakeverbs.Options{}, func(o *Options) { o.StallWait = c.stall })
+				b := newBench(t, fakeverbs.Options{}, func(o *setup) { o.StallWait = c.stall })
 				raw := b.connect("p", device0)
 				raw.path(0)
 				raw.path(1)
@@ -423,7 +392,7 @@ func TestFencedNeverComes(t *testing.T) {
 // TestNeverUp: a path that the client leaves half made is taken back, and carries nothing; the transfer that waited for
 // it goes by the next one.
 func TestNeverUp(t *testing.T) {
-	b := newBench(t, fakeverbs.Options{}, func(o *Options) { o.StallWait = shortly })
+	b := newBench(t, fakeverbs.Options{}, func(o *setup) { o.StallWait = shortly })
 	c := b.connect("p", device0)
 	id, _ := c.offerPath(0)
 	c.region(4096)

@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/dataconn"
 	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/rails"
 	"github.com/penstock-store/penstock/internal/frame"
 )
 
@@ -29,31 +30,27 @@ type why int
 const (
 	whyNot     why = iota
 	whySession     // its session ends
-	whyRail        // its rail is down
+	whyRails       // its rail is down, or it leads to a queue pair that is not the client's
 	whyFenced      // the client said so
 	whyLate        // the client never was ready
-	whyTaken       // it leads to a queue pair that is not the client's
 )
 
 // path is a pair of queue pairs, from its PATH to its end.
 type path struct {
 	id      uint64
 	session *session
-	port    *port
-	device  uint8    // of the client
-	gid     [16]byte // of that device
-	far     farEnd   // the client's queue pair
-	near    farEnd   // this node's; guarded by ends.mu
+	rail    *rails.Rail
+	use     *rails.Use // of the rail
+	device  uint8      // of the client
 
 	load atomic.Int64 // bytes of the open transfers that chose it
-	good atomic.Int64 // when a move last succeeded, Unix nanoseconds
 
 	settled chan struct{} // closed when this end is reset, or was never connected
 	fenced  chan struct{} // closed when the client's end is
 	done    chan struct{} // closed when both are
 
 	// guarded by session.mu
-	lane     lane // nil: not made yet
+	lane     *initiator.Path // nil: not made yet
 	stage    stage
 	why      why
 	isFenced bool
@@ -77,45 +74,41 @@ func (s *session) request(h frame.Header) error {
 	}
 	s.last = h.ID
 	p := &path{
-		id: h.ID, session: s, port: s.fabric.ports.find(h.Region), device: body.Device, gid: body.GID,
-		far:     farEnd{body.GID, body.QPN},
+		id: h.ID, session: s, rail: s.fabric.rails.Find(h.Region), device: body.Device,
 		settled: make(chan struct{}), fenced: make(chan struct{}), done: make(chan struct{}),
 	}
+	p.use = &rails.Use{
+		Rail: p.rail, Owner: s.core.Principal, Session: s.core.ID, Far: rails.End{GID: body.GID, QPN: body.QPN},
+		Fail: func() { p.fail(whyRails) },
+	}
 	switch {
-	case p.port == nil:
+	case p.rail == nil:
 		return s.refuse(h.ID, frame.StatusRail)
-	case !s.fabric.permitted(body.GID, s.peer):
+	case !s.fabric.rule.Permits(body.GID, s.peer):
 		return s.refuse(h.ID, frame.StatusGID)
 	case !s.keep(p):
 		return s.refuse(h.ID, frame.StatusLimit)
 	}
-	if status := s.enroll(p); status != frame.StatusOK {
+	if err := p.use.Join(); err != nil {
 		s.drop(p)
-		return s.refuse(h.ID, status)
+		return s.refuse(h.ID, statusOf(err))
 	}
 	s.tasks.Go(func() { p.live(body) })
 	return nil
 }
 
-// enroll counts the path in where others are counted too; disenroll undoes it.
-func (s *session) enroll(p *path) frame.Status {
-	if !s.fabric.ends.claim(p) {
+// statusOf says why a rail takes no path.
+func statusOf(err error) frame.Status {
+	switch {
+	case errors.Is(err, rails.ErrTaken):
 		return frame.StatusDuplicate
+	case errors.Is(err, rails.ErrShare), errors.Is(err, initiator.ErrLimit):
+		return frame.StatusLimit
+	case errors.Is(err, rails.ErrDown):
+		return frame.StatusRail
 	}
-	status := p.port.join(p, p.owner())
-	if status != frame.StatusOK {
-		s.fabric.ends.drop(p)
-	}
-	return status
+	return frame.StatusDevice
 }
-
-func (s *session) disenroll(p *path) {
-	p.port.leave(p, p.owner())
-	s.fabric.ends.drop(p)
-}
-
-// owner is the principal whose path it is.
-func (p *path) owner() string { return p.session.core.Principal }
 
 // keep takes the path among those that live. False: there is no room, or the session ends.
 func (s *session) keep(p *path) bool {
@@ -195,7 +188,7 @@ func (p *path) live(body frame.PathBody) {
 	s := p.session
 	defer close(p.done)
 	defer func() {
-		s.disenroll(p)
+		p.use.Leave()
 		s.drop(p)
 	}()
 	made, status := p.make(body)
@@ -209,34 +202,30 @@ func (p *path) live(body frame.PathBody) {
 }
 
 // make connects a queue pair to the client's. With a status that is not OK nothing is left of it.
-func (p *path) make(body frame.PathBody) (lane, frame.Status) {
+func (p *path) make(body frame.PathBody) (*initiator.Path, frame.Status) {
 	s := p.session
-	if !enter(s.making[p.port.index], s.core.Ended()) {
+	making := s.making[p.rail.Index()]
+	select {
+	case making <- struct{}{}:
+	case <-s.core.Ended():
 		return nil, frame.StatusAborted
 	}
-	defer func() { <-s.making[p.port.index] }()
-	leave := p.port.connects.take(p.owner(), s.core.Ended())
+	defer func() { <-making }()
+	leave := p.use.Turn(s.core.Ended())
 	if leave == nil {
 		return nil, frame.StatusAborted
 	}
 	defer leave()
-	made, err := p.port.engine.NewPath()
-	switch {
-	case errors.Is(err, initiator.ErrLimit):
-		p.port.refused.Add(1)
-		return nil, frame.StatusLimit
-	case err != nil:
-		p.port.refused.Add(1)
-		return nil, frame.StatusDevice
+	made, err := p.use.NewPath()
+	if err != nil {
+		return nil, statusOf(err)
 	}
-	local := made.Local()
-	s.fabric.ends.enter(p, farEnd{local.GID, local.QPN})
 	err = made.Connect(initiator.Endpoint{
 		QPN: body.QPN, PSN: body.PSN, GID: body.GID, LID: body.LID, MTU: frame.MTUBytes(body.MTU), Reads: int(body.Reads),
 	})
 	status := frame.StatusOK
 	if err != nil {
-		p.port.refused.Add(1)
+		p.use.Refused()
 		status = frame.StatusDevice
 	}
 	s.mu.Lock()
@@ -255,7 +244,7 @@ func (p *path) make(body frame.PathBody) (lane, frame.Status) {
 }
 
 // answer is the body of PATH_OK.
-func (p *path) answer(made lane, body frame.PathBody) []byte {
+func (p *path) answer(made *initiator.Path, body frame.PathBody) []byte {
 	local := made.Local()
 	reply := frame.PathBody{
 		QPN: local.QPN, PSN: local.PSN, GID: local.GID, LID: local.LID, MTU: min(frame.MTUNumber(local.MTU), body.MTU),
@@ -267,14 +256,14 @@ func (p *path) answer(made lane, body frame.PathBody) []byte {
 }
 
 // dispose gives a queue pair back that nothing was posted on, or that is reset.
-func (p *path) dispose(made lane) {
+func (p *path) dispose(made *initiator.Path) {
 	if err := made.Close(); err != nil {
-		p.port.stuck(err)
+		p.use.Stuck(err)
 	}
 }
 
 // watch waits for the end of a path, tells the client, and waits for its fence.
-func (p *path) watch(made lane) {
+func (p *path) watch(made *initiator.Path) {
 	s := p.session
 	late := time.AfterFunc(min(upWait, s.fabric.stall), func() {
 		if p.at() == offered {
@@ -303,9 +292,9 @@ func (p *path) watch(made lane) {
 var errNotReset = fmt.Errorf("%w within %v", initiator.ErrStuck, settleWait)
 
 // reset waits until this end is reset, and says loudly that an adapter does not do it.
-func (p *path) reset(made lane) {
+func (p *path) reset(made *initiator.Path) {
 	began := time.Now()
-	hung := time.AfterFunc(p.session.fabric.hung, func() { p.port.failed(p, began) }) // not for its client
+	hung := time.AfterFunc(p.session.fabric.hung, func() { p.use.Failed(began) }) // not for its client
 	defer hung.Stop()
 	timer := time.NewTimer(settleWait)
 	defer timer.Stop()
@@ -314,7 +303,7 @@ func (p *path) reset(made lane) {
 		return
 	case <-timer.C:
 	}
-	p.port.stuck(errNotReset)
+	p.use.Stuck(errNotReset)
 	<-made.Settled()
 }
 
@@ -355,7 +344,7 @@ func (p *path) judge() {
 	own, fell := p.why == whyNot && !p.denied, p.fell
 	p.session.mu.Unlock()
 	if own {
-		p.port.failed(p, fell)
+		p.use.Failed(fell)
 	}
 }
 
@@ -376,11 +365,7 @@ func (p *path) move(m initiator.Move) error {
 	began := time.Now()
 	err := p.lane.Move(m)
 	if err == nil {
-		now := time.Now().UnixNano()
-		p.port.good.Store(now)
-		if p.good.Swap(now) == 0 {
-			s.fabric.ends.answered(p)
-		}
+		p.use.Moved()
 		return nil
 	}
 	s.mu.Lock()

@@ -49,7 +49,7 @@ func TestRandomFaults(t *testing.T) {
 			r := &troubled{bench: newBench(t, fakeverbs.Options{
 				Seed: seed + 1, Latency: 5 * time.Microsecond, Jitter: 20 * time.Microsecond,
 				KeepCompletions: seed%2 == 0, ReuseNumbers: true,
-			}, func(o *Options) { o.StallWait = time.Second })}
+			}, func(o *setup) { o.StallWait = time.Second })}
 			stop := make(chan struct{})
 			var workers, breaker sync.WaitGroup
 			for i := range uint64(4) {
@@ -66,7 +66,7 @@ func TestRandomFaults(t *testing.T) {
 
 func (r *troubled) over() bool {
 	n := r.done.Load()
-	return n > trouble || n > fewest && !r.fabric.ports.anyUp() || r.t.Failed()
+	return n > trouble || n > fewest && !r.fabric.rails.AnyUp() || r.t.Failed()
 }
 
 // work opens one session after another.

@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/fabrictest"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/rails"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/token"
 	"github.com/penstock-store/penstock/native"
@@ -25,16 +26,60 @@ const (
 	bufBytes = 1 << 20
 )
 
+// What docs/operations.md says of rails.
+const (
+	lapsesToEject = 4
+	maxConnects   = 64
+	connectShare  = 4 // a quarter
+	reasonEjected = "ejected"
+)
+
+// setup is the options of a fabric with rails of its own.
+type setup struct {
+	Options
+	Library *native.Library
+	Devices []string
+	Memory  []byte
+}
+
+// railed is a fabric with rails of its own.
+type railed struct{ *Fabric }
+
+// open opens the rails and the fabric on them.
+func (o setup) open() (*railed, error) {
+	opened, err := rails.Open(rails.Options{Library: o.Library, Devices: o.Devices, Memory: o.Memory, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	if o.Rails, err = rails.New(opened, o.Logger); err != nil {
+		return nil, err
+	}
+	f, err := New(o.Options)
+	if err != nil {
+		return nil, errors.Join(err, o.Rails.Close())
+	}
+	return &railed{f}, nil
+}
+
+// Close closes the fabric and then the rails. What a stuck rail has held up has ended once that is closed.
+func (f *railed) Close() error {
+	err, rails := f.Fabric.Close(), f.rails.Close()
+	if err != nil && rails == nil {
+		err = f.Fabric.Close()
+	}
+	return errors.Join(err, rails)
+}
+
 // bench is a fabric on a fake adapter, with an arena. At its end nothing may be left of either.
 type bench struct {
 	t      *testing.T
 	nic    *fakeverbs.NIC
-	fabric *Fabric
+	fabric *railed
 	arena  *arena.Arena
 }
 
-// tune changes the options of a bench.
-type tune func(*Options)
+// tune changes the setup of a bench.
+type tune func(*setup)
 
 func newBench(t *testing.T, n fakeverbs.Options, tunes ...tune) *bench {
 	t.Helper()
@@ -43,14 +88,11 @@ func newBench(t *testing.T, n fakeverbs.Options, tunes ...tune) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{
-		Ledger: fabric.NewLedger(fabric.Limits{}), Address: "127.0.0.1:0", Library: nic.Library(),
-		Devices: []string{rail0, rail1}, Networks: fakeNetworks(), Memory: a.Memory(),
-	}
+	o := fakeSetup(nic, fabric.NewLedger(fabric.Limits{}), a.Memory())
 	for _, change := range tunes {
 		change(&o)
 	}
-	f, err := New(o)
+	f, err := o.open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +104,7 @@ func newBench(t *testing.T, n fakeverbs.Options, tunes ...tune) *bench {
 		if s := f.Stats(); s.Sessions != 0 || s.Regions != 0 || s.OpenWindows != 0 {
 			t.Errorf("left over: %+v", s)
 		}
-		for _, r := range f.RailStats() {
+		for _, r := range f.rails.Stats() {
 			if r.Engine.Paths != 0 || r.Engine.WorkNow != 0 || r.Engine.Unexpected != 0 {
 				t.Errorf("left over on %s: %+v", r.Name, r.Engine)
 			}
@@ -82,7 +124,7 @@ func (b *bench) buffer(n int) arena.Buffer {
 }
 
 // rail is the reading of a rail.
-func (b *bench) rail(index int) RailStats { return b.fabric.RailStats()[index] }
+func (b *bench) rail(index int) rails.Stats { return b.fabric.rails.Stats()[index] }
 
 // soon polls.
 var soon = fabrictest.Soon

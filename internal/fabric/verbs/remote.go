@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/rails"
 	"github.com/penstock-store/penstock/native"
 )
 
@@ -24,7 +25,7 @@ type remote struct {
 	window  *fabric.Window
 	session *session
 	memory  *backing
-	near    *port // the rail whose address the client's HTTP connection uses, or nil
+	near    *rails.Rail // the rail whose address the client's HTTP connection uses, or nil
 
 	refused chan struct{} // closed when the client's adapter has refused an operation
 
@@ -203,27 +204,27 @@ func (r *remote) choose() (chosen *path, changed <-chan struct{}) {
 func (r *remote) count(n int64) {
 	if r.path != nil {
 		r.path.load.Add(n)
-		r.path.port.load.Add(n)
+		r.path.rail.Carry(n)
 	}
 }
 
 // usable tells whether the path carries transfers of a region. session.mu is held.
 func (p *path) usable(b *backing) bool {
 	_, known := b.keys.of(p.device)
-	return known && p.stage == ready && p.port.up.Load()
+	return known && p.stage == ready && p.rail.Up()
 }
 
 // better orders paths: first by the bytes that their rail has to carry, then the rail that the client's HTTP connection
 // uses, then the rails of its NUMA node, then by the bytes that the path itself has to carry, then by age.
-func better(a, b *path, near *port) bool {
-	if x, y := a.port.load.Load(), b.port.load.Load(); x != y {
+func better(a, b *path, near *rails.Rail) bool {
+	if x, y := a.rail.Load(), b.rail.Load(); x != y {
 		return x < y
 	}
-	if near != nil && a.port != b.port {
-		if a.port == near || b.port == near {
-			return a.port == near
+	if near != nil && a.rail != b.rail {
+		if a.rail == near || b.rail == near {
+			return a.rail == near
 		}
-		if x, y := a.port.isBeside(near), b.port.isBeside(near); x != y {
+		if x, y := a.rail.Beside(near), b.rail.Beside(near); x != y {
 			return x
 		}
 	}
@@ -239,11 +240,11 @@ func (s *session) reachable(b *backing) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.paths {
-		if p.usable(b) || p.port.up.Load() && (p.stage == making || p.stage == offered) {
+		if p.usable(b) || p.rail.Up() && (p.stage == making || p.stage == offered) {
 			return true
 		}
 	}
-	return time.Since(s.lost) < hopeWait && s.fabric.ports.anyUp()
+	return time.Since(s.lost) < hopeWait && s.fabric.rails.AnyUp()
 }
 
 // Close ends the transfer. Nothing of it is under way: each operation has ended with its proof, or its path is fenced.

@@ -23,11 +23,9 @@ func TestReportedThenFailed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{
-		Ledger: fabric.NewLedger(fabric.Limits{}), Address: "127.0.0.1:0", Library: nic.Library(),
-		Devices: []string{rail0}, Networks: fakeNetworks(), Memory: a.Memory(),
-	}
-	f, err := New(o)
+	o := fakeSetup(nic, fabric.NewLedger(fabric.Limits{}), a.Memory())
+	o.Devices = []string{rail0}
+	f, err := o.open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +64,7 @@ func TestReportedThenFailed(t *testing.T) {
 }
 
 // transferOnce moves a MiB one way, closes the window and compares.
-func transferOnce(t *testing.T, f *Fabric, a *arena.Arena, r fabrictest.Region, d fabric.Direction) {
+func transferOnce(t *testing.T, f *railed, a *arena.Arena, r fabrictest.Region, d fabric.Direction) {
 	t.Helper()
 	const size = 1 << 20
 	w, err := r.Grant(0, size, d)

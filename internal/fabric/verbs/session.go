@@ -64,7 +64,7 @@ func newSession(f *Fabric, nc *net.TCPConn) *session {
 		changed: make(chan struct{}),
 		paths:   make(map[uint64]*path),
 	}
-	for range f.ports.list {
+	for range f.rails.List() {
 		s.making = append(s.making, make(chan struct{}, 1))
 	}
 	if at, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
@@ -216,9 +216,19 @@ func (s *session) railsChanged() {
 	}
 }
 
+// railsBody is the body of a RAILS frame.
+func (f *Fabric) railsBody() []byte {
+	ports := f.rails.Ports()
+	all := make([]frame.Rail, 0, len(ports))
+	for i, p := range ports {
+		all = append(all, frame.Rail{Index: uint8(i), Up: p.Up, MTU: frame.MTUNumber(p.MTU), LID: p.LID, GID: p.GID})
+	}
+	return frame.EncodeRails(all)
+}
+
 // write sends RAILS and then what comes until the session ends.
 func (s *session) write() {
-	next := reply{frame.Header{Type: frame.Rails}, s.fabric.ports.rails()}
+	next := reply{frame.Header{Type: frame.Rails}, s.fabric.railsBody()}
 	for {
 		_ = s.net.SetWriteDeadline(time.Now().Add(s.fabric.stall))
 		if err := frame.WriteFrame(s.net, next.header, next.body); err != nil {
@@ -232,7 +242,7 @@ func (s *session) write() {
 		select {
 		case next = <-s.replies:
 		case <-s.rails:
-			next = reply{frame.Header{Type: frame.Rails}, s.fabric.ports.rails()}
+			next = reply{frame.Header{Type: frame.Rails}, s.fabric.railsBody()}
 		case <-s.core.Ended():
 			return
 		}

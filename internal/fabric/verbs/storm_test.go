@@ -307,7 +307,14 @@ func TestEndWhilePathsConnect(t *testing.T) {
 		"closed":  func(c *rawClient) { c.send(frame.Header{Type: frame.Close}, nil) },
 		"revoked": func(c *rawClient) { c.b.fabric.RevokePrincipal("p") },
 		"fenced":  func(c *rawClient) { c.send(frame.Header{Type: frame.Fenced, ID: c.last}, nil) },
-		"down":    func(c *rawClient) { c.b.fabric.ports.list[0].lower("a test's", nil) },
+		"down": func(c *rawClient) {
+			server := c.session()
+			server.mu.Lock()
+			p := server.paths[c.last]
+			server.mu.Unlock()
+			c.b.nic.PortDown(rail0)
+			soon(c.t, "the path failed with its rail", func() bool { return p.at() == dead })
+		},
 	}
 	for name, end := range ends {
 		for _, at := range []fakeverbs.Point{

@@ -23,6 +23,14 @@ const (
 // fakeNetworks is where the fake devices are.
 func fakeNetworks() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.99.0.0/16")} }
 
+// fakeSetup is the server's end on the fake devices.
+func fakeSetup(nic *fakeverbs.NIC, l *fabric.Ledger, memory []byte) setup {
+	return setup{
+		Options: Options{Ledger: l, Address: "127.0.0.1:0", Networks: fakeNetworks()},
+		Library: nic.Library(), Devices: []string{rail0, rail1}, Memory: memory,
+	}
+}
+
 func fakeNIC(t testing.TB, o fakeverbs.Options) *fakeverbs.NIC {
 	t.Helper()
 	if o.Devices == nil {
@@ -55,10 +63,7 @@ func fakeBed(t testing.TB) fabrictest.Bed {
 	return fabrictest.Bed{
 		Name: Name, OneProcess: true, Dial: fabrictest.DialDevices(fakeDevices(t, nic)),
 		New: func(l *fabric.Ledger, memory []byte) (fabrictest.Fabric, error) {
-			return New(Options{
-				Ledger: l, Address: "127.0.0.1:0", Library: nic.Library(), Devices: []string{rail0, rail1},
-				Networks: fakeNetworks(), Memory: memory,
-			})
+			return fakeSetup(nic, l, memory).open()
 		},
 	}
 }
@@ -119,7 +124,8 @@ func TestConformanceOnDevices(t *testing.T) {
 	}
 	bed := realBed()
 	bed.New = func(l *fabric.Ledger, memory []byte) (fabrictest.Fabric, error) {
-		return New(Options{Ledger: l, Address: "127.0.0.1:0", Library: library, Memory: memory})
+		o := setup{Options: Options{Ledger: l, Address: "127.0.0.1:0"}, Library: library, Memory: memory}
+		return o.open()
 	}
 	fabrictest.Run(t, bed)
 }

@@ -15,14 +15,14 @@
 //     before the client fenced its end, or the session was cut; and a cut has reset the session's queue pairs before
 //     anything is answered.
 //  4. What a client sends is answered, refused, or ends its session: it costs nobody else more than its share of paths.
-//  5. A rail is ejected by what living clients confirm, or by queue pairs that its adapter does not reset; never by
-//     clients that are gone, nor by one principal alone while others move bytes by it.
+//  5. A failure is held against a rail only where the client lives and says FENCED, or the adapter does not reset.
 //  6. A deadline costs a session when an operation is under way, and nobody but its request when that waits for a path.
 //
-// Lock order: fabric.Session, then session.mu; remote.mu, then session.mu; session.mu, ports.mu, ends.mu and turns.mu
-// are never held together, nor over a call of a lane or an adapter that waits.
+// Lock order: fabric.Session, then session.mu; remote.mu, then session.mu; session.mu is never held over a call of
+// rails that takes a lock, nor of a lane or an adapter that waits; Fabric.mu is held over nothing of another package.
 //
-// What it does not do: queue pairs, posting and polling (initiator), verification of payload.
+// What it does not do: rails and their health (rails); queue pairs, posting and polling (initiator); verification of
+// payload.
 package verbs
 
 import (
@@ -33,15 +33,13 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/dataconn"
-	"github.com/penstock-store/penstock/internal/frame"
-	"github.com/penstock-store/penstock/internal/rail"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/rails"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/reach"
 	"github.com/penstock-store/penstock/internal/token"
-	"github.com/penstock-store/penstock/native"
 )
 
 // Name is the fabric's name in tokens and in the control plane.
@@ -59,15 +57,7 @@ const (
 	// hungWait is how long a queue pair may take to be reset before it counts as its rail's failure: longer than an
 	// adapter needs that is asked to reset thousands, when a job's clients all end at once.
 	hungWait = 30 * time.Second
-	// maxConnects bounds the queue pairs of a rail that connect at once: a kernel that resolves an address holds a
-	// thread, and so does an adapter that hangs, which is no concern of the other rails.
-	maxConnects = 64
-	// connectShare is the part of them that one principal may have: a quarter, so that others need not wait.
-	connectShare = 4
 )
-
-// ErrNoRail says that this machine has no rail that can be used.
-var ErrNoRail = fmt.Errorf("%w: no rdma rail", fabric.ErrNotSupported)
 
 // Options configure the fabric.
 type Options struct {
@@ -75,10 +65,8 @@ type Options struct {
 	Address   string // "host:port" of the data connections; port 0 draws one
 	Advertise string // what clients are told to dial; empty means the address listened on
 
-	Library   *native.Library
-	Devices   []string       // which rails are used; see rail.Options
+	Rails     *rails.Set     // stays open until the fabric is closed
 	Networks  []netip.Prefix // where GIDs of clients may lie besides their own addresses
-	Memory    []byte         // all of the arena; registered with every rail
 	StallWait time.Duration  // 0 means DefaultStallWait
 	Logger    *slog.Logger
 }
@@ -86,16 +74,16 @@ type Options struct {
 // Fabric listens for data connections and opens windows.
 type Fabric struct {
 	fabric.Sessions
-	address  string
-	stall    time.Duration
-	hung     time.Duration // hungWait, or a test's
-	networks []netip.Prefix
-	ports    *ports
-	roster   *fabric.Roster
-	logger   *slog.Logger
-	door     *fabric.Door
-	ends     *ends
-	closing  sync.Mutex // one Close at a time
+	address string
+	stall   time.Duration
+	hung    time.Duration // hungWait, or a test's
+	rule    reach.Rule
+	rails   *rails.Set
+	unwatch func() // the rails
+	roster  *fabric.Roster
+	logger  *slog.Logger
+	door    *fabric.Door
+	closing sync.Mutex // one Close at a time
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -108,71 +96,15 @@ var (
 	_ fabric.Claimer       = (*Fabric)(nil)
 )
 
-// New finds the rails, registers the arena with each and starts to listen. A rail that cannot be opened is listed as
-// down. Errors: ErrNoRail, native.ErrVerbs.
+// New starts to listen.
 func New(o Options) (*Fabric, error) {
-	found, skipped, err := rail.Discover(o.Library, rail.Options{Devices: o.Devices})
-	if err != nil {
-		return nil, fmt.Errorf("rc: rails: %w", err)
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if len(found)+len(skipped) == 0 {
-		return nil, fmt.Errorf("%w: %w", ErrNoRail, &native.UnavailableError{Reason: native.ReasonNoDevice})
-	}
-	for _, s := range skipped {
-		o.Logger.Info("rdma port is no rail", "port", s.Name, "reason", s.Reason)
-	}
-	used, left := fit(found)
-	for _, r := range left {
-		o.Logger.Warn("rdma rail is left out", "rail", r.Name(), "found", len(used)+len(left), "most", frame.MaxRails,
-			"up", r.Up, "reason", r.Reason, "remedy", "name those to use in rdma.devices")
-	}
-	return newFabric(o, openEngines(o, used))
-}
-
-// fit chooses the rails that are used where there are more than a client can be told of: those that are up first. Both
-// lists keep the order of found.
-func fit(found []rail.Rail) (used, left []rail.Rail) {
-	room := frame.MaxRails
-	for _, r := range found {
-		if r.Up {
-			room--
-		}
-	}
-	ups := 0
-	for _, r := range found {
-		switch {
-		case r.Up && ups < frame.MaxRails:
-			ups++
-			used = append(used, r)
-		case !r.Up && room > 0:
-			room--
-			used = append(used, r)
-		default:
-			left = append(left, r)
-		}
-	}
-	return used, left
-}
-
-// opened is a rail and what came of opening it.
-type opened struct {
-	rail   rail.Rail
-	engine engine // nil: could not be opened
-	err    error
-}
-
-// newFabric starts a fabric on the rails, which it owns, also when it fails.
-func newFabric(o Options, rails []opened) (*Fabric, error) {
 	f := &Fabric{
 		stall:    o.StallWait,
 		hung:     hungWait,
-		networks: o.Networks,
+		rule:     reach.Rule{Networks: o.Networks, Own: o.Rails.Owns},
+		rails:    o.Rails,
 		roster:   fabric.NewRoster(Name, o.Ledger),
 		logger:   o.Logger,
-		ends:     newEnds(),
 		sessions: make(map[*session]struct{}),
 	}
 	if f.stall == 0 {
@@ -181,17 +113,13 @@ func newFabric(o Options, rails []opened) (*Fabric, error) {
 	if f.logger == nil {
 		f.logger = slog.New(slog.DiscardHandler)
 	}
-	f.ports = newPorts(rails, f.logger, f.announce)
-	if f.ports.usable() == 0 {
-		return nil, errors.Join(f.ports.whyNone(), f.ports.close())
-	}
 	listener, address, err := dataconn.Listen(o.Address, o.Advertise)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("rc: %w", err), f.ports.close())
+		return nil, fmt.Errorf("rc: %w", err)
 	}
 	f.address, f.Sessions = address, f.roster.Sessions("tcp", address)
 	f.door = fabric.NewDoor(listener, f.serve, &f.roster.Counters.Refused, f.logger)
-	f.ports.keep()
+	f.unwatch = f.rails.Watch(f.announce)
 	f.door.Open()
 	return f, nil
 }
@@ -202,7 +130,7 @@ func (f *Fabric) Name() string { return Name }
 // Rails has one entry, the listener, which is up while a rail is.
 func (f *Fabric) Rails() []fabric.Rail {
 	r := fabric.Rail{Fabric: Name, Name: f.address, Network: "tcp", Address: f.address}
-	r.Up, r.Reason = f.ports.state()
+	r.Up, r.Reason = f.rails.State()
 	return []fabric.Rail{r}
 }
 
@@ -217,7 +145,7 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 	}
 	r := &remote{
 		window: w, session: w.Session.Carrier.(*session), memory: w.Backing.(*backing),
-		near: f.ports.near(g.Local.Unmap()), refused: make(chan struct{}),
+		near: f.rails.Near(g.Local.Unmap()), refused: make(chan struct{}),
 	}
 	if !r.session.reachable(r.memory) {
 		w.Fail(errNoPath)
@@ -226,19 +154,16 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 	return r, nil
 }
 
-// Close cuts all sessions, waits for their goroutines and closes the rails. After an error an adapter may still use
-// the arena, which must stay mapped; Close may be called again then. Errors: initiator.ErrStuck, when an adapter
-// neither resets nor destroys a queue pair; fabric.ErrStuck, when the goroutines of a session have not ended.
+// Close cuts all sessions and waits for their goroutines. After an error an adapter may still use the arena, which must
+// stay mapped; Close may be called again then, once the rails are closed. Errors: fabric.ErrStuck, when the goroutines
+// of a session have not ended.
 func (f *Fabric) Close() error {
 	f.closing.Lock()
 	defer f.closing.Unlock()
 	err := f.door.Shut()
 	f.roster.Close()
-	ended, rails := f.door.Wait(), f.ports.close()
-	if ended != nil && rails == nil { // the rails were what they waited for
-		ended = f.door.Wait()
-	}
-	return errors.Join(err, rails, ended)
+	f.unwatch()
+	return errors.Join(err, f.door.Wait())
 }
 
 // announce tells all sessions that a rail changed.
@@ -287,28 +212,3 @@ func (o *Off) Rails() []fabric.Rail {
 
 // Close does nothing.
 func (*Off) Close() error { return nil }
-
-// Reasons why there is no rail, besides those of native.UnavailableError.
-const (
-	ReasonNoRail      = "no-rail"       // no port with an address
-	ReasonMemoryLimit = "memory-locked" // the arena cannot be registered: the limit of locked memory
-	ReasonAdapter     = "adapter"       // the library or the adapter refused
-)
-
-// Reason is the word for why New, or the opening of the library, failed; empty when it did not.
-func Reason(err error) string {
-	var unavailable *native.UnavailableError
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &unavailable):
-		return unavailable.Reason
-	case errors.Is(err, syscall.ENOMEM):
-		return ReasonMemoryLimit
-	case errors.Is(err, native.ErrVerbs), errors.Is(err, native.ErrNotSupported):
-		return ReasonAdapter
-	case errors.Is(err, ErrNoRail):
-		return ReasonNoRail
-	}
-	return ReasonAdapter
-}

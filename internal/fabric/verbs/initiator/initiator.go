@@ -2,7 +2,7 @@
 // of this machine: queue pairs, posting and polling in batches, message splitting, flow control, and the proof that
 // the adapter has let go of a buffer.
 //
-// Called by: internal/fabric/verbs.
+// Called by: internal/fabric/verbs and its rails.
 //
 // Invariants:
 //  1. Move returns only when every work request of it has completed, or its queue pair was reset or destroyed: the

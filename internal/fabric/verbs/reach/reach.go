@@ -1,13 +1,28 @@
-package verbs
+// Package reach says where queue pairs of this node may lead: which GIDs belong to a client.
+//
+// Called by: internal/fabric/verbs.
+//
+// Invariants:
+//  1. A GID is permitted only where it is the peer's own address, lies in a network that the operator names, or is this
+//     machine's and the peer is on it.
+//
+// What it does not do: asking adapters; knowing rails.
+package reach
 
 import (
 	"net"
 	"net/netip"
 )
 
-// permitted tells whether a path may lead to gid for a client whose data connection comes from peer: to the client's
+// Rule is where queue pairs may lead.
+type Rule struct {
+	Networks []netip.Prefix          // where GIDs of clients may lie besides their own addresses
+	Own      func(gid [16]byte) bool // tells whether a GID is that of one of this node's rails
+}
+
+// Permits tells whether a queue pair may lead to gid for a client whose connection comes from peer: to the client's
 // own address, to this machine's when the client is on it, or into the networks that the operator names.
-func (f *Fabric) permitted(gid [16]byte, peer netip.Addr) bool {
+func (r Rule) Permits(gid [16]byte, peer netip.Addr) bool {
 	at := netip.AddrFrom16(gid).Unmap()
 	if at.IsUnspecified() || at.IsLoopback() || at.IsMulticast() {
 		return false // no adapter's
@@ -16,7 +31,7 @@ func (f *Fabric) permitted(gid [16]byte, peer netip.Addr) bool {
 	if at == peer {
 		return true
 	}
-	for _, n := range f.networks {
+	for _, n := range r.Networks {
 		if n.Contains(at) {
 			return true
 		}
@@ -25,7 +40,7 @@ func (f *Fabric) permitted(gid [16]byte, peer netip.Addr) bool {
 	if !peer.IsLoopback() && !own[peer] {
 		return false
 	}
-	return own[at] || f.ports.owns(gid)
+	return own[at] || r.Own(gid)
 }
 
 // ownAddresses are the addresses of this machine, as they are now.

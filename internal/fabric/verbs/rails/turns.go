@@ -1,8 +1,16 @@
-package verbs
+package rails
 
 import "sync"
 
-// turns bounds how many queue pairs connect at once, on this node and for one principal. A kernel that resolves the
+const (
+	// maxConnects bounds the queue pairs of a rail that connect at once: a kernel that resolves an address holds a
+	// thread, and so does an adapter that hangs, which is no concern of the other rails.
+	maxConnects = 64
+	// connectShare is the part of them that one principal may have: a quarter, so that others need not wait.
+	connectShare = 4
+)
+
+// turns bounds how many queue pairs connect at once, on a rail and for one principal. A kernel that resolves the
 // address of a machine that is not there holds a turn for a second, and a principal may have a thousand sessions:
 // without a bound of its own, everybody else would wait behind them.
 type turns struct {
@@ -12,7 +20,7 @@ type turns struct {
 	lines map[string]*line
 }
 
-// line is where the paths of one principal wait.
+// line is where the uses of one principal wait.
 type line struct {
 	turns chan struct{}
 	users int // that wait or have a turn; guarded by turns.mu

@@ -1,4 +1,4 @@
-package verbs
+package rails
 
 import (
 	"time"
@@ -18,7 +18,7 @@ const (
 
 // keeper watches one rail. It belongs to one goroutine.
 type keeper struct {
-	port    *port
+	rail    *Rail
 	retry   *time.Timer
 	armed   bool          // retry runs
 	wait    time.Duration // before the next probe
@@ -29,8 +29,8 @@ type keeper struct {
 }
 
 // keep runs until the rails are closed.
-func (k *port) keep() {
-	w := &keeper{port: k, retry: time.NewTimer(time.Hour), wait: firstProbe}
+func (k *Rail) keep() {
+	w := &keeper{rail: k, retry: time.NewTimer(time.Hour), wait: firstProbe}
 	w.retry.Stop()
 	defer w.retry.Stop()
 	poll := time.NewTicker(pollWait)
@@ -62,7 +62,7 @@ func (w *keeper) event(e native.Event) {
 	switch e.Type {
 	case native.EventDeviceFatal:
 		w.fatal = true
-		w.port.lower(reasonFatal, nil)
+		w.rail.lower(reasonFatal, nil)
 	case native.EventPortDown, native.EventPortUp, native.EventGIDs:
 		w.look()
 	}
@@ -73,7 +73,7 @@ func (w *keeper) look() {
 	if w.fatal {
 		return
 	}
-	k := w.port
+	k := w.rail
 	info, err := k.engine.Refresh()
 	out := !k.up.Load()
 	w.notice() // before the next probe: if the rail is out for an ejection, that is known now
@@ -97,13 +97,13 @@ func (w *keeper) look() {
 // down takes the rail down until look finds its port up.
 func (w *keeper) down(reason string, cause error) {
 	w.pending = false
-	w.port.lower(reason, cause)
+	w.rail.lower(reason, cause)
 }
 
 // notice looks whether the rail was ejected. It waits before the first probe then, longer when that was soon after the
 // rail came back.
 func (w *keeper) notice() {
-	n := w.port.ejections.Load()
+	n := w.rail.ejections.Load()
 	if n == w.seen {
 		return
 	}
@@ -126,12 +126,12 @@ func (w *keeper) probe() {
 	if !w.pending || w.armed || w.fatal {
 		return
 	}
-	if err := w.port.engine.Probe(probeWait); err != nil {
-		w.port.set.logger.Warn("rdma rail does not work", "rail", w.port.name, "reason", reasonProbe, "error", err)
+	if err := w.rail.engine.Probe(probeWait); err != nil {
+		w.rail.set.logger.Warn("rdma rail does not work", "rail", w.rail.name, "reason", reasonProbe, "error", err)
 		w.arm()
 		return
 	}
 	w.pending = false
 	w.raised = time.Now()
-	w.port.raise()
+	w.rail.raise()
 }

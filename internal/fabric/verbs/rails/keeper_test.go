@@ -1,4 +1,4 @@
-package verbs
+package rails
 
 import (
 	"errors"
@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
 	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/native"
@@ -18,7 +17,7 @@ import (
 
 // fakeEngine is a rail whose port does what a test says, in fake time.
 type fakeEngine struct {
-	engine
+	Engine
 	events chan native.Event
 
 	mu      sync.Mutex
@@ -87,12 +86,13 @@ func (e *fakeEngine) tell(event native.EventType) {
 }
 
 // newKept is a rail on a fake engine, with its keeper.
-func newKept(t *testing.T, changed func()) (*fakeEngine, *port) {
+func newKept(t *testing.T, changed func()) (*fakeEngine, *Rail) {
 	e := &fakeEngine{events: make(chan native.Event, 64), info: rail.Rail{Device: "fake", Port: 1, Up: true}}
-	set := newPorts([]opened{{rail: e.info, engine: e}}, slog.New(slog.DiscardHandler), changed)
+	set := newSet([]Opened{{Rail: e.info, Engine: e}}, slog.New(slog.DiscardHandler))
+	set.Watch(changed)
 	set.keep()
 	t.Cleanup(func() {
-		if err := set.close(); err != nil {
+		if err := set.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -100,22 +100,20 @@ func newKept(t *testing.T, changed func()) (*fakeEngine, *port) {
 }
 
 // unkept is a rail without a keeper.
-func unkept() *port {
-	rails := []opened{{rail: rail.Rail{Up: true}, engine: &fakeEngine{}}}
-	return newPorts(rails, slog.New(slog.DiscardHandler), func() {}).list[0]
+func unkept() *Rail {
+	return newSet([]Opened{{Rail: rail.Rail{Up: true}, Engine: &fakeEngine{}}}, slog.New(slog.DiscardHandler)).list[0]
 }
 
-// eject lets paths of several clients fail.
-func (k *port) eject() {
+// eject lets uses of several clients fail.
+func (k *Rail) eject() {
 	for i := range lapsesToEject {
-		k.failed(ofClient(byte(i%2)), time.Now())
+		k.use(byte(i % 2)).Failed(time.Now())
 	}
 }
 
-// ofClient is a path of a client's session and device.
-func ofClient(number byte) *path {
-	core := &fabric.Session{ID: [16]byte{number}, Principal: "p"}
-	return &path{session: &session{core: core}, gid: [16]byte{number}}
+// use is a client's, with a session and a device of its own.
+func (k *Rail) use(client byte) *Use {
+	return &Use{Rail: k, Owner: "p", Session: [16]byte{client}, Far: End{GID: [16]byte{client}}, Fail: func() {}}
 }
 
 // TestEjectedDuringALook: a rail that is ejected while the keeper asks for its port is not taken for one whose port
@@ -156,8 +154,8 @@ func TestFailuresAtOnceEjectOnce(t *testing.T) {
 		k := unkept()
 		var tasks sync.WaitGroup
 		for i := range lapsesToEject + 2 {
-			p := ofClient(byte(i))
-			tasks.Go(func() { k.failed(p, time.Now()) })
+			u := k.use(byte(i))
+			tasks.Go(func() { u.Failed(time.Now()) })
 		}
 		tasks.Wait()
 		if n := k.ejections.Load(); n != 1 || k.up.Load() {
@@ -169,14 +167,14 @@ func TestFailuresAtOnceEjectOnce(t *testing.T) {
 // TestLapsesAreBounded, however many a client makes, and those of others still count.
 func TestLapsesAreBounded(t *testing.T) {
 	k := unkept()
-	one := ofClient(0)
+	one := k.use(0)
 	for range 10 * maxLapses {
-		k.failed(one, time.Now())
+		one.Failed(time.Now())
 	}
 	if len(k.lapses) > maxLapses || !k.up.Load() {
 		t.Fatalf("%d failures are remembered, up %v", len(k.lapses), k.up.Load())
 	}
-	k.failed(ofClient(1), time.Now())
+	k.use(1).Failed(time.Now())
 	if k.up.Load() {
 		t.Error("a second client's failure does not count")
 	}
@@ -185,7 +183,7 @@ func TestLapsesAreBounded(t *testing.T) {
 // watcher looks at each change of a rail's state.
 type watcher struct {
 	e      *fakeEngine
-	k      *port
+	k      *Rail
 	down   bool
 	probes int // that had worked when the rail went down
 	wrong  atomic.Bool

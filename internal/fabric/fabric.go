@@ -93,6 +93,13 @@ type Fabric interface {
 	Close() error
 }
 
+// Taker is an optional ability of a Fabric: it takes tokens of grammars that name no fabric. Without it a fabric takes
+// tokens of its sessions only.
+type Taker interface {
+	// Takes tells whether Open may be given the token, as far as its text tells. It does not wait.
+	Takes(d token.Descriptor) bool
+}
+
 // Remote is one window of client memory, bound to one request. Write and Read may be called from
 // several goroutines for disjoint ranges; off is relative to the start of the window. They return
 // when the operation is complete as far as the initiator sees (the buffers may then be reused);

@@ -94,6 +94,7 @@ func TestManagerRoutes(t *testing.T) {
 		len(rc.opened) != 1 || len(dc.opened)+len(hip.opened) != 0 {
 		t.Errorf("session token of rc: %v, opened %v %v %v", err, rc.opened, dc.opened, hip.opened)
 	}
+	takersRoute(t)
 	if _, err := m.NewSession(t.Context(), "shm", "p"); !errors.Is(err, fabric.ErrNoFabric) { // the stub has no sessions
 		t.Errorf("session: %v", err)
 	}
@@ -105,6 +106,44 @@ func TestManagerRoutes(t *testing.T) {
 	}
 	if m.Limits().Sessions != fabric.DefaultSessions || m.Stats() != nil || m.Close() != nil {
 		t.Error("limits, stats or close")
+	}
+}
+
+// taker is a stub that takes tokens of one kind, whatever its name.
+type taker struct {
+	stub
+	kind  token.Kind
+	asked []token.Kind
+}
+
+func (f *taker) Takes(d token.Descriptor) bool {
+	f.asked = append(f.asked, d.Kind)
+	return d.Kind == f.kind
+}
+
+// takersRoute: tokens of other grammars go to the first fabric that says it takes them, those of sessions by name to
+// one that is not asked, and those that no object request takes to nobody.
+func takersRoute(t *testing.T) {
+	t.Helper()
+	named, dc := &stub{name: "dc"}, &taker{stub: stub{name: "x"}, kind: token.DC}
+	rc, second := &taker{stub: stub{name: "rc"}, kind: token.RC}, &taker{stub: stub{name: "shm"}, kind: token.RC}
+	m := fabric.NewManager(fabric.NewLedger(fabric.Limits{}), named, dc, rc, second)
+	for text, want := range map[string]fabric.Fabric{
+		dcText: dc, rcText: rc, rc1Text: rc, shmText: second, hipText: nil, tcpText: nil,
+	} {
+		d, err := token.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := m.Route(d)
+		if f != want || (err == nil) != (want != nil) {
+			t.Errorf("%.6s goes to %v: %v", text, f, err)
+		}
+	}
+	for _, f := range []*taker{dc, rc, second} {
+		if slices.Contains(f.asked, token.Session) || slices.Contains(f.asked, token.HipObj) {
+			t.Errorf("%s was asked for %v", f.name, f.asked)
+		}
 	}
 }
 

@@ -46,7 +46,8 @@ func (m *Manager) OpenDescriptor(ctx context.Context, d token.Descriptor, g Gran
 }
 
 // Route returns the fabric that takes tokens like d, without looking at sessions, so that a request
-// can be declined before anything is reserved for it. Errors: ErrNoFabric, ErrUnsupportedToken.
+// can be declined before anything is reserved for it: that of a session token by its name, that of another grammar by
+// what the fabrics say, in their order. Errors: ErrNoFabric, ErrUnsupportedToken.
 func (m *Manager) Route(d token.Descriptor) (Fabric, error) {
 	switch d.Kind {
 	case token.Session:
@@ -54,7 +55,12 @@ func (m *Manager) Route(d token.Descriptor) (Fabric, error) {
 			return f, nil
 		}
 		return nil, fmt.Errorf("%w: %s", ErrNoFabric, d.Fabric)
-	case token.DC, token.RC: // known grammars of others; the fabric named rc takes session tokens only
+	case token.DC, token.RC: // they name no fabric: a fabric named rc or dc is not asked for its name
+		for _, f := range m.fabrics {
+			if t, ok := f.(Taker); ok && t.Takes(d) {
+				return f, nil
+			}
+		}
 		return nil, ErrNoFabric
 	default:
 		return nil, ErrUnsupportedToken

@@ -16,6 +16,7 @@ var _ = [...]struct{}{
 	same[unsafe.Offsetof(Work{}.RKey)-unsafe.Offsetof(C.struct_nv_work{}.rkey)],
 	same[unsafe.Offsetof(Work{}.Op)-unsafe.Offsetof(C.struct_nv_work{}.op)],
 	same[unsafe.Offsetof(Work{}.Signal)-unsafe.Offsetof(C.struct_nv_work{}.signal)],
+	same[unsafe.Offsetof(Work{}.Imm)-unsafe.Offsetof(C.struct_nv_work{}.imm)],
 
 	same[unsafe.Sizeof(Completion{})-unsafe.Sizeof(C.struct_nv_completion{})],
 	same[unsafe.Offsetof(Completion{}.ID)-unsafe.Offsetof(C.struct_nv_completion{}.id)],
@@ -24,7 +25,11 @@ var _ = [...]struct{}{
 	same[unsafe.Offsetof(Completion{}.QPN)-unsafe.Offsetof(C.struct_nv_completion{}.qpn)],
 	same[unsafe.Offsetof(Completion{}.Bytes)-unsafe.Offsetof(C.struct_nv_completion{}.bytes)],
 
-	same[OpWrite-C.NV_WRITE], same[OpRead-C.NV_READ],
+	same[unsafe.Offsetof(Completion{}.Imm)-unsafe.Offsetof(C.struct_nv_completion{}.imm)],
+	same[unsafe.Offsetof(Completion{}.Received)-unsafe.Offsetof(C.struct_nv_completion{}.received)],
+	same[unsafe.Offsetof(Completion{}.HasImm)-unsafe.Offsetof(C.struct_nv_completion{}.has_imm)],
+
+	same[OpWrite-C.NV_WRITE], same[OpRead-C.NV_READ], same[OpWriteImm-C.NV_WRITE_IMM],
 
 	same[StatusOK-C.NV_OK], same[StatusLocal-C.NV_LOCAL], same[StatusFlushed-C.NV_FLUSHED],
 	same[StatusRemoteAccess-C.NV_REMOTE_ACCESS], same[StatusRemoteOther-C.NV_REMOTE_OTHER],

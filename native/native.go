@@ -5,7 +5,8 @@
 // native/fakeverbs supplies a table of functions for tests.
 //
 // Words are those of the verbs: device, port, GID, protection domain (PD), memory region (MR), completion
-// queue (CQ), queue pair (QP). Only reliable connections (RC), RDMA WRITE and RDMA READ are offered.
+// queue (CQ), queue pair (QP). Only reliable connections (RC), RDMA WRITE and RDMA READ are offered; a WRITE may carry
+// an immediate, which uses up a receive of the peer.
 //
 // Invariants:
 //  1. Nothing is linked: where libibverbs, the C compiler or its headers were missing, Open says so in an
@@ -18,7 +19,7 @@
 //  5. Keys of memory are in no error and no log line, and no verb of fmt prints them.
 //
 // Every method may be called by several goroutines, but Poll, Arm and Wait of one CQ by one at a time each, and
-// Post, and the changes of state of one QP, by one at a time each. Close waits for calls that are running.
+// Post, PostReceive, and the changes of state of one QP, by one at a time each. Close waits for calls that are running.
 //
 // Lock order: each object has a lock, held to read in its calls and to write in Close; NewQP takes the PD's, then the
 // CQ's.
@@ -162,7 +163,8 @@ const (
 
 // PairOptions size a QP of type RC. Its completions, all of them signalled or not as Work says, go to one CQ.
 type PairOptions struct {
-	Depth int // work requests that may be posted and not completed
+	Depth    int // work requests that may be posted and not completed
+	Receives int // receives, likewise
 }
 
 // Peer is what a QP must know of the one it is connected to.
@@ -196,6 +198,7 @@ type Opcode uint32
 const (
 	OpWrite Opcode = iota + 1
 	OpRead
+	OpWriteImm // and the peer, who must have posted a receive, is told Work.Imm once the bytes are there
 )
 
 // Work is one work request: one piece of local memory and where it comes from or goes to.
@@ -208,7 +211,8 @@ type Work struct {
 	RKey   uint32
 	Op     Opcode
 	Signal bool // asks for a completion; errors complete in any case
-	_      [7]byte
+	_      [3]byte
+	Imm    uint32 // of OpWriteImm; its most significant byte goes first
 }
 
 // Format prints the work request without its keys, whatever the verb.
@@ -236,7 +240,12 @@ type Completion struct {
 	Status Status
 	Vendor uint32 // the adapter's own word on an error
 	QPN    uint32
-	Bytes  uint32 // moved, of a READ; not meaningful for others, nor on an error
+	Bytes  uint32 // moved, of a READ or of what was received; not meaningful for others, nor on an error
+
+	Imm      uint32 // where HasImm
+	Received bool   // a receive ended, and well
+	HasImm   bool   // by the peer's OpWriteImm
+	_        [2]byte
 }
 
 // EventType is what happened to a device.

@@ -1,6 +1,6 @@
 /*
- * Verbs for the Go package beside this file and for the C library: reliable connections, RDMA WRITE and
- * READ. Every function may be called from any thread; the order in which objects must end, and what may
+ * Verbs for the Go package beside this file and for the C library: reliable connections, RDMA WRITE, with and
+ * without an immediate, and READ. Every function may be called from any thread; the order in which objects must end, and what may
  * run at the same time, is in native.go.
  *
  * Names with nv_ are all that these files define. Structs are opaque and end by their close function; one
@@ -176,7 +176,11 @@ struct nv_completion {
 	uint32_t status; /* enum nv_completion_status */
 	uint32_t vendor;
 	uint32_t qpn;
-	uint32_t bytes; /* of a READ that went well, else 0 */
+	uint32_t bytes; /* of a READ, or of what was received, that went well, else 0 */
+	uint32_t imm;	/* where has_imm is 1 */
+	uint8_t received; /* 1: of a receive; 0 also where an error leaves it open */
+	uint8_t has_imm;  /* 1: of a peer's NV_WRITE_IMM */
+	uint8_t reserved[2];
 };
 
 /* Takes at most room completions; count is right also when it fails. */
@@ -185,6 +189,7 @@ struct nv_status nv_cq_poll(struct nv_cq *cq, struct nv_completion *list, int32_
 enum nv_opcode {
 	NV_WRITE = 1,
 	NV_READ = 2,
+	NV_WRITE_IMM = 3, /* uses up a receive of the peer */
 };
 
 /* Go's native.Work. */
@@ -197,7 +202,8 @@ struct nv_work {
 	uint32_t rkey;
 	uint32_t op; /* enum nv_opcode */
 	uint8_t signal;
-	uint8_t reserved[7];
+	uint8_t reserved[3];
+	uint32_t imm; /* of NV_WRITE_IMM; the most significant byte goes first */
 };
 
 enum nv_qp_state {
@@ -228,7 +234,12 @@ struct nv_path {
 	uint8_t min_rnr_timer;
 };
 
-struct nv_status nv_qp_open(struct nv_pd *pd, struct nv_cq *cq, int depth, struct nv_qp **qp);
+/* How many requests may be posted and not have completed. */
+struct nv_depths {
+	int32_t works, receives;
+};
+
+struct nv_status nv_qp_open(struct nv_pd *pd, struct nv_cq *cq, struct nv_depths depths, struct nv_qp **qp);
 uint32_t nv_qp_number(const struct nv_qp *qp);
 struct nv_status nv_qp_state(struct nv_qp *qp, int32_t *state);
 /* Of the path, to_init needs port and access, to_receive all but psn, timeout and retries, to_send those. */
@@ -243,6 +254,11 @@ struct nv_status nv_qp_to_reset(struct nv_qp *qp);
  * posted: the adapter may have it.
  */
 struct nv_status nv_qp_post(struct nv_qp *qp, const struct nv_work *work, int32_t count, int32_t *posted);
+/*
+ * Posts a receive without memory, for the immediate of a peer's NV_WRITE_IMM; its completion has the id. From the
+ * state NV_QP_INIT on.
+ */
+struct nv_status nv_qp_post_receive(struct nv_qp *qp, uint64_t id);
 struct nv_status nv_qp_close(struct nv_qp *qp);
 
 #endif /* NV_H */

@@ -52,6 +52,7 @@ struct nv_api;
  *     With nothing to tell they return -1 with errno EAGAIN.
  *   - ack_cq_events is called once for each event, before anything else is done with the queue.
  *   - post_send gets chains of at most 32; of a failed one it sets *bad to the first request not taken.
+ *   - post_recv gets one request at a time, without memory.
  *   - poll_cq returns how many, or less than 0.
  *   - reg_dmabuf_mr may be NULL: then it is ENOTSUP.
  *   - All other functions must be there. All may be called from any thread.
@@ -93,6 +94,7 @@ struct nv_api {
 	int (*query_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init);
 	int (*destroy_qp)(struct ibv_qp *qp);
 	int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+	int (*post_recv)(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
 	int (*get_async_event)(struct ibv_context *ctx, struct ibv_async_event *event);
 	void (*ack_async_event)(struct ibv_async_event *event);

@@ -80,6 +80,11 @@ static int call_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_
 	return qp->context->ops.post_send(qp, wr, bad);
 }
 
+static int call_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	return qp->context->ops.post_recv(qp, wr, bad);
+}
+
 static int call_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
 {
 	return cq->context->ops.poll_cq(cq, count, wc);
@@ -190,6 +195,7 @@ enum nv_unavailable nv_open(const char *path, struct nv_lib **out, char detail[N
 	lib->own.size = NV_API_SIZE;
 	lib->own.get_device_list = call_get_device_list;
 	lib->own.post_send = call_post_send;
+	lib->own.post_recv = call_post_recv;
 	lib->own.poll_cq = call_poll_cq;
 	lib->own.req_notify_cq = call_req_notify_cq;
 	lib->own.gid_info = nv_sysfs_gid_info;

@@ -162,9 +162,9 @@ struct nv_status nv_cq_poll(struct nv_cq *cq, struct nv_completion *list, int32_
 	return none;
 }
 
-struct nv_status nv_qp_open(struct nv_pd *pd, struct nv_cq *cq, int depth, struct nv_qp **qp)
+struct nv_status nv_qp_open(struct nv_pd *pd, struct nv_cq *cq, struct nv_depths depths, struct nv_qp **qp)
 {
-	(void)pd, (void)cq, (void)depth, (void)qp;
+	(void)pd, (void)cq, (void)depths, (void)qp;
 	return none;
 }
 
@@ -213,6 +213,12 @@ struct nv_status nv_qp_to_reset(struct nv_qp *qp)
 struct nv_status nv_qp_post(struct nv_qp *qp, const struct nv_work *work, int32_t count, int32_t *posted)
 {
 	(void)qp, (void)work, (void)count, (void)posted;
+	return none;
+}
+
+struct nv_status nv_qp_post_receive(struct nv_qp *qp, uint64_t id)
+{
+	(void)qp, (void)id;
 	return none;
 }
 

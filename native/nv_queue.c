@@ -5,6 +5,7 @@
 
 #if NV_HAVE_VERBS
 
+#include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +21,15 @@ _Static_assert(offsetof(struct nv_work, lkey) == 28, "Go's native.Work");
 _Static_assert(offsetof(struct nv_work, rkey) == 32, "Go's native.Work");
 _Static_assert(offsetof(struct nv_work, op) == 36, "Go's native.Work");
 _Static_assert(offsetof(struct nv_work, signal) == 40, "Go's native.Work");
-_Static_assert(sizeof(struct nv_completion) == 24, "Go's native.Completion");
+_Static_assert(offsetof(struct nv_work, imm) == 44, "Go's native.Work");
+_Static_assert(sizeof(struct nv_completion) == 32, "Go's native.Completion");
 _Static_assert(offsetof(struct nv_completion, status) == 8, "Go's native.Completion");
 _Static_assert(offsetof(struct nv_completion, vendor) == 12, "Go's native.Completion");
 _Static_assert(offsetof(struct nv_completion, qpn) == 16, "Go's native.Completion");
 _Static_assert(offsetof(struct nv_completion, bytes) == 20, "Go's native.Completion");
+_Static_assert(offsetof(struct nv_completion, imm) == 24, "Go's native.Completion");
+_Static_assert(offsetof(struct nv_completion, received) == 28, "Go's native.Completion");
+_Static_assert(offsetof(struct nv_completion, has_imm) == 29, "Go's native.Completion");
 
 struct nv_status nv_cq_open(struct nv_device *device, int depth, struct nv_cq **out)
 {
@@ -157,11 +162,22 @@ static void read_completion(const struct ibv_wc *from, struct nv_completion *to)
 	to->qpn = from->qp_num;
 	to->vendor = 0;
 	to->bytes = 0;
+	to->imm = 0;
+	to->received = 0;
+	to->has_imm = 0;
+	memset(to->reserved, 0, sizeof(to->reserved));
 	/* Of a failed one only these three are set by every driver, and the vendor's word. */
-	if (to->status != NV_OK)
+	if (to->status != NV_OK) {
 		to->vendor = from->vendor_err;
-	else if (from->opcode == IBV_WC_RDMA_READ)
+		return;
+	}
+	to->received = (from->opcode & IBV_WC_RECV) != 0;
+	if (to->received || from->opcode == IBV_WC_RDMA_READ)
 		to->bytes = from->byte_len;
+	if (from->opcode == IBV_WC_RECV_RDMA_WITH_IMM && (from->wc_flags & IBV_WC_WITH_IMM)) {
+		to->has_imm = 1;
+		to->imm = be32toh(from->imm_data);
+	}
 }
 
 struct nv_status nv_cq_poll(struct nv_cq *cq, struct nv_completion *list, int32_t room, int32_t *count)
@@ -188,7 +204,7 @@ struct nv_status nv_cq_poll(struct nv_cq *cq, struct nv_completion *list, int32_
 	return nv_ok();
 }
 
-struct nv_status nv_qp_open(struct nv_pd *pd, struct nv_cq *cq, int depth, struct nv_qp **out)
+struct nv_status nv_qp_open(struct nv_pd *pd, struct nv_cq *cq, struct nv_depths depths, struct nv_qp **out)
 {
 	struct ibv_qp_init_attr attr;
 	struct nv_qp *qp;
@@ -207,10 +223,10 @@ struct nv_status nv_qp_open(struct nv_pd *pd, struct nv_cq *cq, int depth, struc
 	attr.qp_type = IBV_QPT_RC;
 	attr.send_cq = cq->cq;
 	attr.recv_cq = cq->cq;
-	attr.cap.max_send_wr = (uint32_t)depth;
+	attr.cap.max_send_wr = (uint32_t)depths.works;
 	attr.cap.max_send_sge = 1;
-	/* Nothing is ever received, but some drivers refuse a QP without a receive queue. */
-	attr.cap.max_recv_wr = 1;
+	/* Where nothing is received some drivers refuse a QP without a receive queue. */
+	attr.cap.max_recv_wr = depths.receives > 0 ? (uint32_t)depths.receives : 1;
 	attr.cap.max_recv_sge = 1;
 	errno = 0;
 	qp->qp = qp->api->create_qp(pd->pd, &attr);
@@ -395,6 +411,10 @@ static int fill_request(struct chain *chain, int at, const struct nv_work *work)
 	case NV_READ:
 		wr->opcode = IBV_WR_RDMA_READ;
 		break;
+	case NV_WRITE_IMM:
+		wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr->imm_data = htobe32(work->imm);
+		break;
 	default:
 		return EINVAL;
 	}
@@ -451,6 +471,16 @@ struct nv_status nv_qp_post(struct nv_qp *qp, const struct nv_work *work, int32_
 		*posted += length;
 	}
 	return err ? nv_error("ibv_post_send", err) : nv_ok();
+}
+
+struct nv_status nv_qp_post_receive(struct nv_qp *qp, uint64_t id)
+{
+	struct ibv_recv_wr wr, *bad = NULL;
+
+	memset(&wr, 0, sizeof(wr));
+	wr.wr_id = id;
+	errno = 0;
+	return nv_result("ibv_post_recv", qp->api->post_recv(qp->qp, &wr, &bad));
 }
 
 struct nv_status nv_qp_close(struct nv_qp *qp)

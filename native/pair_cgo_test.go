@@ -160,7 +160,7 @@ func (p *pair) newEnd(t *testing.T, memory, remote native.Access) *end {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closes(t, e.cq.Close()) })
-	if e.qp, err = p.pd.NewQP(e.cq, native.PairOptions{Depth: depth}); err != nil {
+	if e.qp, err = p.pd.NewQP(e.cq, native.PairOptions{Depth: depth, Receives: 2}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closes(t, e.qp.Close()) })

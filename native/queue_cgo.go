@@ -97,11 +97,12 @@ func (p *PD) NewQP(cq *CQ, o PairOptions) (*QP, error) {
 		return nil, err
 	}
 	defer cq.mu.RUnlock()
-	if o.Depth < 1 || o.Depth > maxDepth {
+	if o.Depth < 1 || o.Depth > maxDepth || o.Receives < 0 || o.Receives > maxDepth {
 		return nil, invalid("ibv_create_qp")
 	}
 	q := &QP{}
-	if err := failure(C.nv_qp_open(p.pd, cq.cq, C.int(o.Depth), &q.qp)); err != nil {
+	depths := C.struct_nv_depths{works: C.int32_t(o.Depth), receives: C.int32_t(o.Receives)}
+	if err := failure(C.nv_qp_open(p.pd, cq.cq, depths, &q.qp)); err != nil {
 		return nil, err
 	}
 	q.number = uint32(C.nv_qp_number(q.qp))
@@ -203,6 +204,16 @@ func (q *QP) Post(work []Work) (n int, err error) {
 	var posted C.int32_t
 	err = failure(C.nv_qp_post(q.qp, list, C.int32_t(min(len(work), maxDepth)), &posted))
 	return int(posted), err
+}
+
+// PostReceive posts a receive without memory, from QPInit on: the peer's next OpWriteImm that has arrived ends it with
+// its immediate and the number of its bytes. One that finds no receive waits, and is tried again as the peer was told to.
+func (q *QP) PostReceive(id uint64) error {
+	if err := q.use(); err != nil {
+		return err
+	}
+	defer q.mu.RUnlock()
+	return failure(C.nv_qp_post_receive(q.qp, C.uint64_t(id)))
 }
 
 // Close destroys the QP.

@@ -34,6 +34,7 @@ type endOptions struct {
 	depth     int
 	psn       uint32
 	reads     int // 0 means 4
+	receives  int
 }
 
 const all = native.LocalWrite | native.RemoteWrite | native.RemoteRead
@@ -75,7 +76,7 @@ func openEnd(t testing.TB, nic *fakeverbs.NIC, library *native.Library, o endOpt
 	must("new pd")
 	e.cq, err = e.dev.NewCQ(o.cqDepth)
 	must("new cq")
-	e.qp, err = e.pd.NewQP(e.cq, native.PairOptions{Depth: o.depth})
+	e.qp, err = e.pd.NewQP(e.cq, native.PairOptions{Depth: o.depth, Receives: o.receives})
 	must("new qp")
 	e.mr, err = e.pd.Register(e.mem, o.memAccess)
 	must("register")

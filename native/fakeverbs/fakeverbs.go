@@ -200,6 +200,7 @@ type Access struct {
 type Counters struct {
 	Posts, Works, Polls, Completions uint64
 	Packets, Retries                 uint64
+	NotReady                         uint64 // times that a requester was told to wait for a receive
 	Duplicates, Dropped              uint64 // requests that came again; packets that met nobody
 	WriteBytes, ReadBytes            uint64 // that reached memory
 	GIDs                             uint64 // entries of ports' tables that were read

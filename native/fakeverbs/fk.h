@@ -105,7 +105,7 @@ struct fk_access {
 };
 
 struct fk_counters {
-	uint64_t posts, works, polls, completions, packets, retries, duplicates, dropped, gids;
+	uint64_t posts, works, polls, completions, packets, retries, duplicates, dropped, gids, not_ready;
 	uint64_t write_bytes, read_bytes; /* that reached memory, each once */
 	uint64_t contexts, pds, mrs, channels, cqs, qps; /* now */
 };

@@ -286,7 +286,7 @@ static void overrun(struct fk_nic *nic, struct fk_cq *cq)
 	event.element.cq = &cq->cq;
 	fk_async(nic, cq->ctx, event);
 	for (struct fk_qp *qp = nic->qps; qp; qp = qp->next)
-		if (!qp->dead && qp->cq == cq && qp->state != IBV_QPS_RESET)
+		if (!qp->dead && (qp->cq == cq || qp->qp.recv_cq == &cq->cq) && qp->state != IBV_QPS_RESET)
 			fk_qp_error(nic, qp, false);
 }
 

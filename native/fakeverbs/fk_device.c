@@ -98,6 +98,7 @@ static struct ibv_context *open_device(struct ibv_device *device)
 	ctx->ctx.ops.poll_cq = nic->api.poll_cq;
 	ctx->ctx.ops.req_notify_cq = nic->api.req_notify_cq;
 	ctx->ctx.ops.post_send = nic->api.post_send;
+	ctx->ctx.ops.post_recv = nic->api.post_recv;
 	ctx->events_end = &ctx->events;
 	ctx->next = nic->contexts;
 	nic->contexts = ctx;

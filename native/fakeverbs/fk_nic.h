@@ -42,7 +42,7 @@ struct fk_act {
 
 enum fk_packet_kind { FK_WRITE, FK_READ, FK_RESPONSE, FK_ACKNOWLEDGE };
 
-enum fk_ack_code { FK_ACK_OK, FK_NAK_SEQUENCE, FK_NAK_INVALID, FK_NAK_ACCESS };
+enum fk_ack_code { FK_ACK_OK, FK_NAK_SEQUENCE, FK_NAK_INVALID, FK_NAK_ACCESS, FK_NAK_NOT_READY };
 
 struct fk_packet {
 	struct fk_packet *next;
@@ -55,7 +55,10 @@ struct fk_packet {
 	uint32_t sqpn, dqpn, psn;
 	uint64_t due;
 	bool first, last, ack_request;
+	bool has_imm;        /* of the last packet of a WRITE */
+	uint32_t imm;        /* as on the wire */
 	enum fk_ack_code code;
+	uint32_t wait;       /* of FK_NAK_NOT_READY: the code of a time */
 	uint64_t remote; /* of a first WRITE packet and a READ */
 	uint32_t rkey, total;
 	uint32_t len;
@@ -146,6 +149,8 @@ struct fk_work {
 	uint64_t id, local, remote;
 	uint32_t len, lkey, rkey;
 	bool read, signaled, started, done;
+	bool has_imm;
+	uint32_t imm; /* as on the wire */
 	uint32_t psn, npsn;
 	uint32_t got; /* packets of a READ's answer */
 	uint32_t fail; /* enum ibv_wc_status to end with; 0: none */
@@ -189,7 +194,8 @@ struct fk_qp {
 	uint32_t packet; /* of the work request at cursor that is sent next */
 	uint32_t una_psn, next_psn, sent_psn;
 	uint32_t reads; /* asked for and not answered */
-	uint32_t retries;
+	uint32_t retries, rnr_retries;
+	bool waiting; /* the peer was not ready: nothing is sent until the timer says so */
 	bool gap; /* something was lost, and is being sent again */
 	bool linger;
 	struct fk_act send, timer, flush;
@@ -199,8 +205,10 @@ struct fk_qp {
 	uint32_t expected;
 	bool nak_sent, refused, established;
 	uint64_t write_at;
-	uint32_t write_rkey, write_left;
+	uint32_t write_rkey, write_left, write_total;
 	bool writing;
+	uint64_t *rq; /* ids of receives: a ring whose indices grow for ever */
+	uint64_t received, posted;
 	uint32_t read_jobs;
 	struct fk_job *jobs, **jobs_end;
 	struct fk_act respond;
@@ -304,6 +312,8 @@ void fk_qp_flush(struct fk_nic *nic, struct fk_qp *qp);
 void fk_complete(struct fk_nic *nic, struct fk_qp *qp, uint32_t status, uint32_t vendor);
 void fk_release_held(struct fk_nic *nic, struct fk_qp *qp);
 void fk_release_work(struct fk_nic *nic, struct fk_qp *qp, uint64_t upto);
+/* Ends the oldest receive, if there is one. */
+void fk_receive(struct fk_nic *nic, struct fk_qp *qp, struct ibv_wc wc);
 void fk_purge_jobs(struct fk_qp *qp, uint32_t from, bool all);
 
 /* fk_requester.c */

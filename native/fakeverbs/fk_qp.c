@@ -74,7 +74,8 @@ static struct ibv_qp *create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_attr *at
 	struct fk_qp *qp = fk_alloc(nic, sizeof(*qp));
 
 	qp->sq = calloc(attr->cap.max_send_wr, sizeof(*qp->sq));
-	if (!qp->sq)
+	qp->rq = calloc(attr->cap.max_recv_wr + 1, sizeof(*qp->rq)); /* none is no error */
+	if (!qp->sq || !qp->rq)
 		abort();
 	qp->pd = pd;
 	qp->ctx = pd->ctx;
@@ -223,6 +224,18 @@ void fk_complete(struct fk_nic *nic, struct fk_qp *qp, uint32_t status, uint32_t
 		fk_cq_add(nic, qp->cq, &e);
 }
 
+void fk_receive(struct fk_nic *nic, struct fk_qp *qp, struct ibv_wc wc)
+{
+	struct fk_cqe e = {.qp = qp}; /* it releases no work request */
+
+	if (qp->received == qp->posted)
+		return;
+	e.wc = wc;
+	e.wc.wr_id = qp->rq[qp->received++ % qp->cap.max_recv_wr];
+	e.wc.qp_num = qp->qp.qp_num;
+	fk_cq_add(nic, (struct fk_cq *)qp->qp.recv_cq, &e);
+}
+
 /* ---- States ---- */
 
 void fk_purge_jobs(struct fk_qp *qp, uint32_t from, bool all)
@@ -280,6 +293,8 @@ void fk_qp_flush(struct fk_nic *nic, struct fk_qp *qp)
 	qp->linger = false;
 	while (qp->una < qp->tail)
 		fk_complete(nic, qp, IBV_WC_WR_FLUSH_ERR, 0);
+	while (qp->received < qp->posted)
+		fk_receive(nic, qp, (struct ibv_wc){.status = IBV_WC_WR_FLUSH_ERR});
 	qp->cursor = qp->una;
 	qp->packet = 0;
 	qp->reads = 0;
@@ -306,8 +321,10 @@ void fk_fail_qp(struct fk_nic *nic, uint32_t qpn)
 static void reset(struct fk_nic *nic, struct fk_qp *qp)
 {
 	stop(nic, qp);
-	if (!nic->o.keep_completions)
+	if (!nic->o.keep_completions) {
 		fk_cq_forget(qp->cq, qp);
+		fk_cq_forget((struct fk_cq *)qp->qp.recv_cq, qp);
+	}
 	drop_held(qp);
 	memset(&qp->attr, 0, sizeof(qp->attr));
 	qp->state = IBV_QPS_RESET;
@@ -317,7 +334,8 @@ static void reset(struct fk_nic *nic, struct fk_qp *qp)
 	qp->una = qp->cursor = qp->tail;
 	qp->packet = 0;
 	qp->reads = 0;
-	qp->gap = false;
+	qp->gap = qp->waiting = false;
+	qp->received = qp->posted;
 	qp->nak_sent = qp->refused = qp->established = qp->writing = false;
 	qp->read_jobs = 0;
 	fk_changed(nic);
@@ -359,7 +377,9 @@ static int destroy_qp(struct ibv_qp *ibqp)
 	}
 	fk_async_forget(qp->ctx, qp);
 	free(qp->sq);
+	free(qp->rq);
 	qp->sq = NULL;
+	qp->rq = NULL;
 	qp->pd->users--;
 	qp->cq->users--;
 	((struct fk_cq *)qp->qp.recv_cq)->users--;
@@ -462,6 +482,7 @@ static void apply(struct fk_nic *nic, struct fk_qp *qp, const struct ibv_qp_attr
 		qp->attr.rnr_retry = a->rnr_retry;
 		qp->attr.timeout = a->timeout;
 		qp->retries = a->retry_cnt;
+		qp->rnr_retries = a->rnr_retry;
 		qp->una_psn = qp->next_psn = qp->sent_psn = a->sq_psn;
 	}
 	qp->state = to;
@@ -545,7 +566,9 @@ static int post_one(struct fk_nic *nic, struct fk_qp *qp, const struct ibv_send_
 		fk_blame(nic, "post_send: queue pair %u is in state %d", qp->qp.qp_num, (int)qp->state);
 		return EINVAL;
 	}
-	if ((wr->opcode != IBV_WR_RDMA_WRITE && wr->opcode != IBV_WR_RDMA_READ) || wr->num_sge < 0 ||
+	bool imm = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+
+	if ((wr->opcode != IBV_WR_RDMA_WRITE && wr->opcode != IBV_WR_RDMA_READ && !imm) || wr->num_sge < 0 ||
 	    wr->num_sge > 1 || (wr->send_flags & IBV_SEND_INLINE))
 		return EINVAL;
 	if (qp->tail - qp->freed >= qp->cap.max_send_wr) {
@@ -558,6 +581,8 @@ static int post_one(struct fk_nic *nic, struct fk_qp *qp, const struct ibv_send_
 	memset(w, 0, sizeof(*w));
 	w->id = wr->wr_id;
 	w->read = wr->opcode == IBV_WR_RDMA_READ;
+	w->has_imm = imm;
+	w->imm = imm ? wr->imm_data : 0;
 	w->signaled = qp->signal_all || (wr->send_flags & IBV_SEND_SIGNALED);
 	w->remote = wr->wr.rdma.remote_addr;
 	w->rkey = wr->wr.rdma.rkey;
@@ -628,6 +653,34 @@ static int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_sen
 	return rc;
 }
 
+/* A receive has no memory: only immediates of WRITEs are received. */
+static int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct fk_qp *qp = (struct fk_qp *)ibqp;
+	struct fk_nic *nic = nic_of(qp);
+	int rc = 0;
+
+	fk_enter(nic);
+	for (; wr && rc == 0; wr = wr->next) {
+		if (qp->dead || qp->state == IBV_QPS_RESET) {
+			fk_blame(nic, "post_recv: queue pair %u is destroyed or reset", ibqp->qp_num);
+			rc = EINVAL;
+		} else if (wr->num_sge != 0) {
+			rc = EINVAL;
+		} else if (qp->posted - qp->received >= qp->cap.max_recv_wr) {
+			rc = ENOMEM;
+		} else {
+			qp->rq[qp->posted++ % qp->cap.max_recv_wr] = wr->wr_id;
+			continue;
+		}
+		*bad = wr;
+	}
+	if (qp->state == IBV_QPS_ERR && qp->posted > qp->received && !qp->flush.at && !qp->dev->fatal)
+		fk_act_at(nic, &qp->flush, nic->cur + nic->o.flush_time);
+	fk_leave(nic);
+	return rc;
+}
+
 /* ---- What tests ask ---- */
 
 int fk_owned(struct fk_nic *nic, uint64_t addr, uint64_t len)
@@ -671,6 +724,7 @@ void fk_fill_qp_calls(struct nv_api *api)
 	api->modify_qp = modify_qp;
 	api->query_qp = query_qp;
 	api->post_send = post_send;
+	api->post_recv = post_recv;
 }
 
 #endif /* NV_HAVE_VERBS */

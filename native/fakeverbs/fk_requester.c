@@ -33,7 +33,7 @@ static void arm(struct fk_nic *nic, struct fk_qp *qp)
 
 static void again(struct fk_nic *nic, struct fk_qp *qp)
 {
-	if (qp->cursor < qp->tail && !qp->send.at)
+	if (qp->cursor < qp->tail && !qp->send.at && !qp->waiting)
 		fk_act_at(nic, &qp->send, nic->cur + nic->o.packet_time);
 }
 
@@ -116,6 +116,8 @@ static bool send_write(struct fk_nic *nic, struct fk_qp *qp, struct fk_work *w)
 	p->remote = w->remote;
 	p->rkey = w->rkey;
 	p->total = w->len;
+	p->has_imm = p->last && w->has_imm;
+	p->imm = w->imm;
 	qp->packet++;
 	p->ack_request = p->last || qp->packet % FK_ACK_EVERY == 0 || (w->fail && qp->packet == w->limit);
 	fk_transmit(nic, qp, p);
@@ -144,7 +146,7 @@ static void sent_upto(struct fk_qp *qp, uint32_t psn)
 /* fk_send_turn sends one packet, if one may be sent. */
 void fk_send_turn(struct fk_nic *nic, struct fk_qp *qp)
 {
-	if ((qp->state != IBV_QPS_RTS && !qp->linger) || qp->cursor >= qp->tail)
+	if ((qp->state != IBV_QPS_RTS && !qp->linger) || qp->cursor >= qp->tail || qp->waiting)
 		return;
 	struct fk_work *w = work_at(qp, qp->cursor);
 
@@ -199,6 +201,8 @@ static void go_back(struct fk_nic *nic, struct fk_qp *qp)
 
 static void retry(struct fk_nic *nic, struct fk_qp *qp)
 {
+	if (qp->waiting)
+		return;
 	if (qp->retries == 0) {
 		fail(nic, qp, IBV_WC_RETRY_EXC_ERR, 0x81);
 		return;
@@ -211,9 +215,42 @@ static void retry(struct fk_nic *nic, struct fk_qp *qp)
 		fk_act_cancel(nic, &qp->timer);
 }
 
+/* The times of a receiver that is not ready, by their codes: after the first ones each second one is twice as long. */
+static uint64_t rnr_time(uint32_t code)
+{
+	if (code == 0)
+		return 655360000;
+	return code == 1 ? 10000 : (code % 2 ? 15000ull : 10000ull) << code / 2;
+}
+
+/* not_ready waits as long as the peer said, and then sends again from what it had no receive for. */
+static void not_ready(struct fk_nic *nic, struct fk_qp *qp, uint32_t wait)
+{
+	if (qp->waiting)
+		return; /* said twice */
+	if (qp->rnr_retries == 0) {
+		fail(nic, qp, IBV_WC_RNR_RETRY_EXC_ERR, 0x82);
+		return;
+	}
+	if (qp->attr.rnr_retry != 7) /* which means for ever */
+		qp->rnr_retries--;
+	nic->n.not_ready++;
+	qp->waiting = true;
+	fk_act_cancel(nic, &qp->send);
+	fk_act_at(nic, &qp->timer, nic->cur + rnr_time(wait));
+}
+
 void fk_timer(struct fk_nic *nic, struct fk_qp *qp)
 {
 	qp->gap = false;
+	if (qp->waiting) {
+		qp->waiting = false;
+		if (qp->state == IBV_QPS_RTS) {
+			go_back(nic, qp);
+			arm(nic, qp);
+		}
+		return;
+	}
 	if (qp->state == IBV_QPS_RTS && qp->una < qp->tail && work_at(qp, qp->una)->started)
 		retry(nic, qp);
 }
@@ -231,6 +268,7 @@ static void progress(struct fk_nic *nic, struct fk_qp *qp)
 {
 	qp->gap = false;
 	qp->retries = qp->attr.retry_cnt;
+	qp->rnr_retries = qp->attr.rnr_retry;
 	arm(nic, qp);
 	again(nic, qp);
 }
@@ -279,6 +317,8 @@ void fk_requester_ack(struct fk_nic *nic, struct fk_qp *qp, struct fk_packet *p)
 		return;
 	if (p->code == FK_NAK_SEQUENCE)
 		retry(nic, qp);
+	else if (p->code == FK_NAK_NOT_READY)
+		not_ready(nic, qp, p->wait);
 	else
 		fail(nic, qp, statuses[p->code], 0x88 + (uint32_t)p->code);
 }

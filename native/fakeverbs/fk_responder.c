@@ -20,6 +20,7 @@ static void acknowledge(struct fk_nic *nic, struct fk_qp *qp, enum fk_ack_code c
 	struct fk_packet *p = fk_packet_new(qp, FK_ACKNOWLEDGE, psn, 0);
 
 	p->code = code;
+	p->wait = qp->attr.min_rnr_timer;
 	fk_transmit(nic, qp, p);
 	if (code != FK_NAK_INVALID && code != FK_NAK_ACCESS)
 		return;
@@ -157,10 +158,15 @@ static void execute_write(struct fk_nic *nic, struct fk_qp *qp, const struct fk_
 		}
 		qp->write_at = p->remote;
 		qp->write_rkey = p->rkey;
-		qp->write_left = p->total;
+		qp->write_left = qp->write_total = p->total;
 	}
 	if (p->last ? p->len != qp->write_left : p->len > qp->write_left) {
 		answer(nic, qp, FK_NAK_INVALID, p->psn);
+		return;
+	}
+	if (p->has_imm && qp->received == qp->posted) {
+		answer(nic, qp, FK_NAK_NOT_READY, p->psn);
+		qp->nak_sent = true; /* what came behind it is passed over in silence */
 		return;
 	}
 	if (p->len > 0) {
@@ -181,6 +187,12 @@ static void execute_write(struct fk_nic *nic, struct fk_qp *qp, const struct fk_
 	qp->write_at += p->len;
 	qp->write_left -= p->len;
 	qp->expected = fk_psn_add(p->psn, 1);
+	if (p->has_imm) {
+		struct ibv_wc wc = {.opcode = IBV_WC_RECV_RDMA_WITH_IMM, .byte_len = qp->write_total,
+				    .wc_flags = IBV_WC_WITH_IMM, .imm_data = p->imm};
+
+		fk_receive(nic, qp, wc);
+	}
 	if (p->ack_request)
 		answer(nic, qp, FK_ACK_OK, p->psn);
 }

@@ -350,7 +350,8 @@ func (n *NIC) Counters() Counters {
 	return Counters{
 		Posts: uint64(c.posts), Works: uint64(c.works), Polls: uint64(c.polls), Completions: uint64(c.completions),
 		GIDs: uint64(c.gids), Packets: uint64(c.packets), Retries: uint64(c.retries), Duplicates: uint64(c.duplicates),
-		Dropped: uint64(c.dropped), WriteBytes: uint64(c.write_bytes), ReadBytes: uint64(c.read_bytes),
+		NotReady: uint64(c.not_ready), Dropped: uint64(c.dropped),
+		WriteBytes: uint64(c.write_bytes), ReadBytes: uint64(c.read_bytes),
 		Contexts: uint64(c.contexts), PDs: uint64(c.pds), MRs: uint64(c.mrs), Channels: uint64(c.channels),
 		CQs: uint64(c.cqs), QPs: uint64(c.qps),
 	}

@@ -383,6 +383,12 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 		}
 		*w = (struct nv_work){.id = wr->wr_id, .remote = wr->wr.rdma.remote_addr, .rkey = wr->wr.rdma.rkey};
 		w->op = wr->opcode == IBV_WR_RDMA_WRITE ? NV_WRITE : wr->opcode == IBV_WR_RDMA_READ ? NV_READ : 0;
+		if (wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+			const uint8_t *imm = (const uint8_t *)&wr->imm_data; /* as it goes out */
+
+			w->op = NV_WRITE_IMM;
+			w->imm = (uint32_t)imm[0] << 24 | (uint32_t)imm[1] << 16 | (uint32_t)imm[2] << 8 | imm[3];
+		}
 		w->signal = wr->send_flags == IBV_SEND_SIGNALED;
 		fake.unchained_flags += wr->send_flags & ~(unsigned int)IBV_SEND_SIGNALED ? 1 : 0;
 		for (int i = 0; i < wr->num_sge; i++) {
@@ -396,6 +402,17 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 			fake.longest_chain = length;
 	}
 	return 0;
+}
+
+static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	int r = result("ibv_post_recv");
+
+	(void)qp;
+	CHECK(!wr->next && wr->num_sge == 0 && wr->wr_id == 7, "receive %d of %d pieces", (int)wr->wr_id, wr->num_sge);
+	if (r)
+		*bad = wr;
+	return r;
 }
 
 static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
@@ -425,7 +442,8 @@ static struct nv_api table = {
 	HAS(dealloc_pd), HAS(reg_mr), HAS(reg_dmabuf_mr), HAS(dereg_mr), HAS(create_comp_channel),
 	HAS(destroy_comp_channel), HAS(create_cq), HAS(destroy_cq), HAS(req_notify_cq), HAS(get_cq_event),
 	HAS(ack_cq_events), HAS(poll_cq), HAS(create_qp), HAS(modify_qp), HAS(query_qp), HAS(destroy_qp),
-	HAS(post_send), HAS(get_async_event), HAS(ack_async_event), HAS(gid_info), HAS(numa_node),
+	HAS(post_send), HAS(post_recv), HAS(get_async_event), HAS(ack_async_event), HAS(gid_info),
+	HAS(numa_node),
 };
 
 static void reset_fake(void)
@@ -473,7 +491,7 @@ static struct nv_status make(struct held *h)
 	if (!s.err)
 		s = nv_cq_open(h->device, 99, &h->cq);
 	if (!s.err)
-		s = nv_qp_open(h->pd, h->cq, 33, &h->qp);
+		s = nv_qp_open(h->pd, h->cq, (struct nv_depths){.works = 33}, &h->qp);
 	return s;
 }
 
@@ -499,6 +517,8 @@ static struct nv_status use(struct held *h)
 		s = nv_qp_to_init(h->qp, &path);
 	if (!s.err)
 		s = nv_qp_state(h->qp, &n);
+	if (!s.err)
+		s = nv_qp_post_receive(h->qp, 7);
 	if (!s.err)
 		s = nv_qp_post(h->qp, &work, 1, &n);
 	if (!s.err)
@@ -558,7 +578,7 @@ static void test_every_failure(void)
 		"ibv_get_device_list", "ibv_open_device", "ibv_query_device", "ibv_alloc_pd", "ibv_reg_mr",
 		"ibv_reg_dmabuf_mr", "ibv_create_comp_channel", "ibv_create_cq", "ibv_create_qp", "ibv_query_port",
 		"ibv_get_async_event", "ibv_req_notify_cq", "ibv_get_cq_event", "ibv_modify_qp", "ibv_query_qp",
-		"ibv_post_send", "ibv_poll_cq", "ibv_destroy_qp", "ibv_destroy_cq", "ibv_destroy_comp_channel",
+		"ibv_post_recv", "ibv_post_send", "ibv_poll_cq", "ibv_destroy_qp", "ibv_destroy_cq", "ibv_destroy_comp_channel",
 		"ibv_dereg_mr", "ibv_dealloc_pd", "ibv_close_device",
 	};
 
@@ -640,7 +660,7 @@ static void test_half_closed(void)
 	CHECK(nv_cq_close(h.cq).err == EXDEV && fake.hit, "the channel stays");
 	CHECK(nv_cq_poll(h.cq, &completion, 1, &n).err == EBADF && n == 0, "poll: %d", n);
 	CHECK(nv_cq_arm(h.cq).err == EBADF && nv_cq_event(h.cq).err == EBADF, "notification");
-	CHECK(nv_qp_open(h.pd, h.cq, 33, &qp).err == EBADF && !qp, "a queue pair");
+	CHECK(nv_qp_open(h.pd, h.cq, (struct nv_depths){.works = 33}, &qp).err == EBADF && !qp, "a queue pair");
 	CHECK(!unmake(&h).err && fake.alive == 0, "%d objects stay", fake.alive);
 }
 
@@ -785,7 +805,8 @@ static struct nv_work work_number(int i)
 	return (struct nv_work){
 		.id = 1000 + (uint64_t)i, .local = 0x10000 + (uint64_t)i, .remote = 0x20000 + (uint64_t)i,
 		.length = (uint32_t)(i % 7 == 3 ? 0 : i + 1), .lkey = 0x500 + (uint32_t)i, .rkey = 0x600 + (uint32_t)i,
-		.op = i % 2 ? NV_READ : NV_WRITE, .signal = i % 5 == 0,
+		.op = i % 2 ? NV_READ : i % 4 ? NV_WRITE_IMM : NV_WRITE, .signal = i % 5 == 0,
+		.imm = i % 4 == 2 ? 0x01020300 + (uint32_t)i : 0,
 	};
 }
 
@@ -834,7 +855,7 @@ static void test_post(void)
 	}
 	for (int at = 0; at < WORKS; at++) {
 		reset_fake();
-		works[at].op = 3;
+		works[at].op = NV_WRITE_IMM + 1;
 		s = nv_qp_post(h.qp, works, WORKS, &n);
 		CHECK(s.err == EINVAL && n == at, "%d posted before the bad one %d", n, at);
 		check_taken(at);
@@ -859,23 +880,44 @@ static void test_poll(void)
 		{IBV_WC_RESP_TIMEOUT_ERR, NV_RETRY},	   {IBV_WC_GENERAL_ERR, NV_OTHER},
 		{(enum ibv_wc_status)250, NV_OTHER},
 	};
+	static const struct {
+		enum ibv_wc_opcode opcode;
+		unsigned int flags;
+		uint32_t bytes, imm;
+		uint8_t received;
+	} kinds[] = {
+		{IBV_WC_RDMA_WRITE, 0, 0, 0, 0},
+		{IBV_WC_RDMA_WRITE, IBV_WC_WITH_IMM, 0, 0, 0},
+		{IBV_WC_RDMA_READ, 0, 6, 0, 0},
+		{IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_WITH_IMM, 6, 0x01020304, 1},
+		{IBV_WC_RECV, 0, 6, 0, 1},
+		{IBV_WC_RECV, IBV_WC_WITH_IMM, 6, 0, 1}, /* a SEND has written nothing */
+	};
 	struct nv_completion list[100];
 	struct held h = made();
 	int32_t n;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		for (int read = 0; read < 2; read++) {
-			int ok = cases[i].to == NV_OK;
+		for (size_t kind = 0; kind < sizeof(kinds) / sizeof(kinds[0]); kind++) {
+			struct nv_completion want = {.id = 9, .status = cases[i].to, .qpn = 8, .vendor = 7};
 
 			fake.wc_count = 1;
 			fake.wc_at = 0;
 			fake.wc[0] = (struct ibv_wc){.wr_id = 9, .status = cases[i].from, .qp_num = 8, .vendor_err = 7,
-						     .byte_len = 6, .opcode = read ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE};
+						     .byte_len = 6, .opcode = kinds[kind].opcode,
+						     .wc_flags = kinds[kind].flags};
+			memcpy(&fake.wc[0].imm_data, "\1\2\3\4", 4);
+			if (cases[i].to == NV_OK) {
+				want.vendor = 0;
+				want.bytes = kinds[kind].bytes;
+				want.received = kinds[kind].received;
+				want.has_imm = kinds[kind].imm != 0;
+				want.imm = kinds[kind].imm;
+			}
 			memset(list, 0xee, sizeof(list));
 			CHECK(!nv_cq_poll(h.cq, list, 100, &n).err && n == 1, "%d completions", n);
-			CHECK(list[0].id == 9 && list[0].qpn == 8 && list[0].status == cases[i].to &&
-				      list[0].vendor == (ok ? 0u : 7u) && list[0].bytes == (ok && read ? 6u : 0u),
-			      "case %zu: status %u", i, list[0].status);
+			CHECK(memcmp(&want, &list[0], sizeof(want)) == 0, "case %zu, kind %zu: status %u", i, kind,
+			      list[0].status);
 		}
 	}
 	for (int have = 0; have <= 100; have++) {
@@ -915,7 +957,7 @@ static void test_order(void)
 	second.lib = h.lib;
 	CHECK(!nv_device_open(h.lib, "fake0", &second.device).err && !nv_cq_open(second.device, 99, &second.cq).err,
 	      "second");
-	CHECK(nv_qp_open(h.pd, second.cq, 33, &qp).err == EINVAL && !qp, "a queue of another device");
+	CHECK(nv_qp_open(h.pd, second.cq, (struct nv_depths){.works = 33}, &qp).err == EINVAL && !qp, "a queue of another device");
 	CHECK(!nv_cq_close(second.cq).err && !nv_device_close(second.device).err, "second");
 	CHECK(!use(&h).err, "still in use");
 	unmake(&h);

@@ -55,7 +55,7 @@ struct nv_status end_open(struct pair *p, struct end *e, int rights)
 	if (!s.err)
 		s = nv_mr_open(p->pd, e->memory, MEMORY, rights, &e->mr);
 	if (!s.err)
-		s = nv_qp_open(p->pd, e->cq, DEPTH, &e->qp);
+		s = nv_qp_open(p->pd, e->cq, (struct nv_depths){.works = DEPTH}, &e->qp);
 	if (!s.err)
 		nv_mr_info(e->mr, &e->keys);
 	return s;

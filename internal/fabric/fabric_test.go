@@ -53,6 +53,7 @@ func TestManagerRoutes(t *testing.T) {
 		{dcText, 10, fabric.ErrNoFabric, "no-rail"},
 		{rcText, 10, fabric.ErrNoFabric, "no-rail"},
 		{hipText, 10, fabric.ErrUnsupportedToken, "unsupported-token"},
+		{"1000:10:ofi1:verbs:0a0b:0c", 10, fabric.ErrUnsupportedToken, "unsupported-token"},
 		{shmText, 4<<20 + 1, fabric.ErrTooLarge, "too-large"},
 		{"nonsense", 10, token.ErrInvalid, ""},
 	}

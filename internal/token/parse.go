@@ -48,8 +48,10 @@ func Parse(text string) (Descriptor, error) {
 		return parseSession(text)
 	case strings.HasPrefix(text, "rc:"):
 		return parseRC(text)
-	case len(text) == 2*hipObjBytes && !strings.Contains(text, ":"):
+	case hipObjForm(text):
 		return parseHipObj(text)
+	case strings.Contains(text, ofiMark):
+		return parseOFI(text)
 	}
 	return parseDC(text)
 }
@@ -84,12 +86,28 @@ func parseDC(text string) (Descriptor, error) {
 	if len(f) == fields {
 		return d, nil
 	}
-	addr, size := p.number(f[7], addrDigits), p.number(f[8], addrDigits)
+	return d.narrowedBy(f[fields:])
+}
+
+// narrowedBy applies a suffix.
+func (d Descriptor) narrowedBy(suffix []string) (Descriptor, error) {
+	p := fieldReader{}
+	addr, size := p.number(suffix[0], addrDigits), p.number(suffix[1], addrDigits)
 	if p.bad {
 		return Descriptor{}, invalid("suffix is not hex of its width")
 	}
+	return d.Narrow(addr, size)
+}
+
+// Narrow returns the part of the window that a client names beside its token, which must lie inside it.
+// Of a session's window only the size counts: the client names a virtual address, which nobody here can
+// check.
+func (d Descriptor) Narrow(addr, size uint64) (Descriptor, error) {
+	if d.Kind == Session {
+		addr = d.Addr
+	}
 	if addr < d.Addr || size > uint64(d.Size) || addr-d.Addr > uint64(d.Size)-size {
-		return Descriptor{}, invalid("suffix outside the window")
+		return Descriptor{}, invalid("narrowed window outside the window")
 	}
 	d.Addr, d.Size = addr, int64(size)
 	return d, nil
@@ -114,9 +132,19 @@ func parseRC(text string) (Descriptor, error) {
 	return d, checkedWindow(&d)
 }
 
+// hipObjForm tells whether the first field has the length that no other grammar's has.
+func hipObjForm(text string) bool {
+	return len(text) == 2*hipObjBytes && !strings.Contains(text, ":") ||
+		len(text) > 2*hipObjBytes && strings.IndexByte(text, ':') == 2*hipObjBytes
+}
+
 func parseHipObj(text string) (Descriptor, error) {
+	f := strings.Split(text, ":")
+	if len(f) != 1 && len(f) != 1+suffixFields {
+		return Descriptor{}, invalid("number of fields")
+	}
 	var raw [hipObjBytes]byte
-	if _, err := hex.Decode(raw[:], []byte(text)); err != nil {
+	if _, err := hex.Decode(raw[:], []byte(f[0])); err != nil {
 		return Descriptor{}, invalid("not hex")
 	}
 	transport, length := raw[hipTransport], binary.LittleEndian.Uint64(raw[hipLength:])
@@ -137,7 +165,31 @@ func parseHipObj(text string) (Descriptor, error) {
 		Port:  raw[hipPort],
 		LID:   binary.LittleEndian.Uint16(raw[hipLID:]),
 	}
-	return d, checkedWindow(&d)
+	if err := checkedWindow(&d); err != nil || len(f) == 1 {
+		return d, err
+	}
+	return d.narrowedBy(f[1:])
+}
+
+// ofiMark is in the tokens of libfabric clients: <address>:<size>:ofi1:<provider>:<endpoint>:<key>. No
+// fabric here takes them; they are told from what is no token at all, so that their clients fall back.
+const ofiMark = ":ofi1:"
+
+func parseOFI(text string) (Descriptor, error) {
+	const fields = 6
+	f := strings.Split(text, ":")
+	if len(f) != fields || f[2] != "ofi1" || f[3] == "" || f[4] == "" || f[5] == "" {
+		return Descriptor{}, invalid("number of fields")
+	}
+	p := fieldReader{}
+	addr, size := p.number(f[0], addrDigits), p.number(f[1], addrDigits)
+	if p.bad {
+		return Descriptor{}, invalid("field is not hex of its width")
+	}
+	if err := checkWindow(addr, size); err != nil {
+		return Descriptor{}, err
+	}
+	return Descriptor{Kind: OFI, Addr: addr, Size: int64(size), Endpoint: strings.Join(f[3:], ":")}, nil
 }
 
 // parseSession reads our own grammar, whose widths are exact. The suffix that a client library may
@@ -162,14 +214,6 @@ func parseSession(text string) (Descriptor, error) {
 		Region:    p.exact(f[3]),
 		Addr:      p.exact(f[4]),
 	}
-	if len(f) > fields {
-		p.number(f[6], addrDigits)
-		narrowed := p.number(f[7], addrDigits)
-		if narrowed > size {
-			return Descriptor{}, invalid("suffix outside the window")
-		}
-		size = narrowed
-	}
 	if p.bad {
 		return Descriptor{}, invalid("field is not hex of its width")
 	}
@@ -177,7 +221,10 @@ func parseSession(text string) (Descriptor, error) {
 		return Descriptor{}, err
 	}
 	d.Size = int64(size)
-	return d, nil
+	if len(f) == fields {
+		return d, nil
+	}
+	return d.narrowedBy(f[fields:])
 }
 
 func checkedWindow(d *Descriptor) error {
@@ -277,6 +324,8 @@ func (d Descriptor) Encode() string {
 		return fmt.Sprintf("rc:%x:%016x:%08x:%08x", d.SessionID[:], d.Addr, d.Size, d.RKey)
 	case HipObj:
 		return d.encodeHipObj()
+	case OFI:
+		return fmt.Sprintf("%x:%x%s%s", d.Addr, d.Size, ofiMark, d.Endpoint) // no longer than it came
 	case Session:
 		return fmt.Sprintf("ps1:%s:%x:%016x:%016x:%016x", d.Fabric, d.SessionID[:], d.Region, d.Addr, d.Size)
 	}

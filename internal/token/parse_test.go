@@ -19,6 +19,7 @@ const (
 	dcSuffix   = dcText + ":00007f7c80000000:0000000000400000"
 	sessionHex = "00112233445566778899aabbccddeeff"
 	rcText     = "rc:" + sessionHex + ":00007f7c80000000:00400000:01f2e973"
+	ofiText    = "7f7c80000000:400000:ofi1:verbs:0a0b0c0d:00000000deadbeef"
 	ps1Text    = "ps1:shm:" + sessionHex + ":0000000700000003:0000000000001000:0000000000400000"
 )
 
@@ -80,6 +81,13 @@ func TestParse(t *testing.T) {
 			Kind: token.HipObj, HipRC: true, QPN: 0x01020304, GID: gid, RKey: 0xa0b0c0d0,
 			Addr: 0x1122334455667788, Size: 0x7fffffff, Port: 1, LID: 0x0203,
 		}},
+		{"hipobj suffix narrows", hipText + ":1122334455667798:0000000000000010", token.Descriptor{
+			Kind: token.HipObj, HipRC: true, QPN: 0x01020304, GID: gid, RKey: 0xa0b0c0d0,
+			Addr: 0x1122334455667798, Size: 16, Port: 1, LID: 0x0203,
+		}},
+		{"ofi", ofiText, token.Descriptor{
+			Kind: token.OFI, Addr: 0x7f7c80000000, Size: 4 << 20, Endpoint: "verbs:0a0b0c0d:00000000deadbeef",
+		}},
 		{"ps1 shm", ps1Text, ps1("shm")},
 		{"ps1 tcp", strings.Replace(ps1Text, "shm", "tcp", 1), ps1("tcp")},
 		{"ps1 rc", strings.Replace(ps1Text, "shm", "rc", 1), ps1("rc")},
@@ -108,7 +116,7 @@ func TestParse(t *testing.T) {
 
 // TestCanonical checks that Encode gives exactly the texts of the documented examples.
 func TestCanonical(t *testing.T) {
-	for _, text := range []string{dcText, rcText, hipText, ps1Text} {
+	for _, text := range []string{dcText, rcText, hipText, ofiText, ps1Text} {
 		d, err := token.Parse(text)
 		if err != nil {
 			t.Fatal(err)
@@ -158,6 +166,15 @@ func TestParseInvalid(t *testing.T) {
 		"hipobj not hex":              "zz" + hipText[2:],
 		"hipobj short":                hipText[:86],
 		"hipobj wraps":                hipText[:50] + "ffffffffffffffff" + hipText[66:],
+		"hipobj one suffix field":     hipText + ":0",
+		"hipobj suffix below":         hipText + ":1122334455667787:1",
+		"hipobj suffix larger":        hipText + ":1122334455667788:80000000",
+		"ofi five fields":             "1:2:ofi1:verbs:0a",
+		"ofi no key":                  "1:2:ofi1:verbs:0a:",
+		"ofi not third":               "1:2:3:ofi1:verbs:0a",
+		"ofi not hex":                 "1:x:ofi1:verbs:0a:1",
+		"ofi window":                  "1:100000000:ofi1:verbs:0a:1",
+		"ofi wraps":                   "ffffffffffffffff:2:ofi1:verbs:0a:1",
 		"ps1 unknown fabric":          strings.Replace(ps1Text, "shm", "dc", 1),
 		"ps1 no fabric":               strings.Replace(ps1Text, "shm", "", 1),
 		"ps1 short session":           "ps1:shm:00:0000000000000001:0000000000000000:0000000000000001",
@@ -185,7 +202,7 @@ func TestParseInvalid(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
-		dcText, dcSuffix, dcText + ";", rcText, hipText, ps1Text, ps1Text + ":0:1", "ps1:", "rc:", ":",
+		dcText, dcSuffix, dcText + ";", rcText, hipText, ofiText, ps1Text, ps1Text + ":0:1", "ps1:", "rc:", ":",
 	} {
 		f.Add(s)
 	}
@@ -269,5 +286,33 @@ func TestSecret(t *testing.T) {
 	}
 	if a.IsZero() || !(token.Secret{}).IsZero() || (token.Secret{}).Reveal() != [32]byte{} {
 		t.Error("zero secret")
+	}
+}
+
+// TestNarrow: a part is taken only if it lies inside the window, and a session's window ignores the address.
+func TestNarrow(t *testing.T) {
+	for _, c := range []struct {
+		d          token.Descriptor
+		addr, size uint64
+		want       uint64 // address of the result
+		ok         bool
+	}{
+		{dc(), dc().Addr, 4 << 20, dc().Addr, true},
+		{dc(), dc().Addr + 1, 4<<20 - 1, dc().Addr + 1, true},
+		{dc(), dc().Addr + 4<<20, 0, dc().Addr + 4<<20, true},
+		{dc(), dc().Addr + 1, 4 << 20, 0, false},
+		{dc(), dc().Addr - 1, 1, 0, false},
+		{dc(), 0, 1, 0, false},
+		{dc(), ^uint64(0), 1, 0, false},
+		{dc(), dc().Addr, ^uint64(0), 0, false},
+		{ps1("tcp"), 0x7fff00000000, 16, 4096, true},
+		{ps1("tcp"), 0, 4<<20 + 1, 0, false},
+	} {
+		got, err := c.d.Narrow(c.addr, c.size)
+		if c.ok != (err == nil) || err != nil && !errors.Is(err, token.ErrInvalid) {
+			t.Errorf("%#x+%#x: %v", c.addr, c.size, err)
+		} else if c.ok && (got.Addr != c.want || got.Size != int64(c.size) || got.Kind != c.d.Kind) {
+			t.Errorf("%#x+%#x: window %#x+%#x", c.addr, c.size, got.Addr, got.Size)
+		}
 	}
 }

@@ -36,6 +36,7 @@ const (
 	RC                      // rc:<session>:<addr>:<size>:<rkey>
 	HipObj                  // 88 hex characters
 	Session                 // ps1:<fabric>:<session>:<region>:<offset>:<size>
+	OFI                     // <address>:<size>:ofi1:<provider>:<endpoint>:<key>
 )
 
 // Descriptor is a parsed token: one window of client memory. Which fields count depends on Kind.
@@ -55,6 +56,8 @@ type Descriptor struct {
 	GID    [16]byte // DC, HipObj: raw bytes in order
 	Port   uint8    // HipObj
 	HipRC  bool     // HipObj: transport field says RC
+
+	Endpoint string // OFI: provider, endpoint and key, as sent
 }
 
 // String is redacted: kind and fabric only. Size, addresses and keys are part of the grant.
@@ -82,6 +85,8 @@ func (d Descriptor) kindName() string {
 		return "hipobj"
 	case Session:
 		return "ps1-" + d.Fabric
+	case OFI:
+		return "ofi"
 	}
 	return "none"
 }

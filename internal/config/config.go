@@ -113,7 +113,18 @@ type RDMA struct {
 	MappedBytes     Bytes         `yaml:"mapped_bytes" doc:"client memory mapped for one principal (shm)"`
 	Deadline        time.Duration `yaml:"deadline" doc:"arrival to the last access to client memory; at most 8s"`
 	SessionDeadline time.Duration `yaml:"session_deadline" doc:"most that a ps1 token may ask for; at most 300s"`
+	Decline         string        `yaml:"decline" doc:"answer of a decline: 501, or spec (2xx; GET by its body)"`
+	Aliases         []string      `yaml:"aliases" doc:"other headers of tokens that are taken: x-rdma-info, cuobj"`
 }
+
+// Values of RDMA.Decline and RDMA.Aliases.
+const (
+	Decline501  = "501"
+	DeclineSpec = "spec"
+
+	AliasInfo  = "x-rdma-info"
+	AliasCuObj = "cuobj"
+)
 
 // Storage is about drives and metadata.
 type Storage struct {
@@ -162,6 +173,7 @@ func Default() Config {
 			Enabled: true, Shm: true, ShmForeign: true, TCP: true, TCPListen: "127.0.0.1:0",
 			RC: true, RCListen: "127.0.0.1:0", Sessions: 1024, Regions: 256,
 			MappedBytes: 64 * GiB, Deadline: 8 * time.Second, SessionDeadline: 300 * time.Second,
+			Decline: Decline501,
 		},
 		Storage: Storage{
 			Reserve: 1 * GiB, Grace: 10 * time.Minute, Segment: 1 * GiB,

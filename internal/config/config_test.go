@@ -99,6 +99,8 @@ func TestMistakesAreErrors(t *testing.T) {
 		"header limit":       "data: /d\nlimits:\n  header_bytes: 4KiB\n",
 		"deadline over cap":  "data: /d\nrdma:\n  deadline: 9s\n",
 		"session deadline":   "data: /d\nrdma:\n  session_deadline: 301s\n",
+		"decline":            "data: /d\nrdma:\n  decline: \"200\"\n",
+		"alias":              "data: /d\nrdma:\n  aliases: [x-scal-rdma]\n",
 		"zero connections":   "data: /d\nlimits:\n  connections: 0\n",
 		"two drives":         "data: /d\ndrives: [/a, /b]\n",
 		"half of TLS":        "data: /d\nhttp:\n  tls_cert: x.pem\n",
@@ -165,7 +167,8 @@ func TestCredentialsComeInPairsAndAreRedacted(t *testing.T) {
 func TestPrintReadsBack(t *testing.T) {
 	f := flags(t, "--data=/d", "--storage-reserve=3GiB", "--rdma-deadline=4s", "--domain=x.test",
 		"--http-tls-cert=c", "--http-tls-key=k", "--http-tls-more=a:b",
-		"--rdma-devices=mlx5_0", "--rdma-client-networks=10.0.0.0/8,fe80::/10")
+		"--rdma-devices=mlx5_0", "--rdma-client-networks=10.0.0.0/8,fe80::/10", "--rdma-aliases=cuobj",
+		"--rdma-decline=spec")
 	c, err := config.Load("", f, env())
 	if err != nil {
 		t.Fatal(err)

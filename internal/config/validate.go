@@ -232,6 +232,14 @@ func (c Config) validateRDMA(wrong func(key, format string, args ...any)) {
 			wrong("rdma.client_networks", "%q is not a network such as 10.0.0.0/24", text)
 		}
 	}
+	if r.Decline != Decline501 && r.Decline != DeclineSpec {
+		wrong("rdma.decline", "%q is not %s or %s", r.Decline, Decline501, DeclineSpec)
+	}
+	for _, name := range r.Aliases {
+		if name != AliasInfo && name != AliasCuObj {
+			wrong("rdma.aliases", "%q is not %s or %s", name, AliasInfo, AliasCuObj)
+		}
+	}
 	if r.MappedBytes <= 0 {
 		wrong("rdma.mapped_bytes", "must be above zero")
 	}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -35,9 +36,11 @@ type call struct {
 	wrote  bool // the header of the answer is out
 	unsafe bool // client memory may still change: no answer may go out
 	status int
-	path   path   // how the payload moved
-	moved  int64  // payload bytes moved
-	reason string // why RDMA was declined
+	path   path          // how the payload moved
+	moved  int64         // payload bytes moved
+	reason string        // why RDMA was declined
+	bySpec bool          // a decline is answered with 2xx
+	drain  time.Duration // instead of drainWait; 0: that
 
 	// For the access log.
 	answer counted
@@ -250,17 +253,11 @@ func (c *call) fail(err error) {
 func (c *call) errorOf(err error) (e *s3.Error) {
 	var d *declined
 	if errors.As(err, &d) {
-		h := c.w.Header()
-		c.reason = d.reason
-		h[headerReply] = []string{"501"}
-		h[headerReason] = []string{d.reason}
-		if d.status != "" {
-			h[headerProtocolStatus] = []string{d.status}
-		}
-		if d.need > 0 {
-			h[headerNeed] = []string{strconv.FormatInt(d.need, 10)}
-		}
+		c.announce(d)
 		e = s3.Errorf(s3.NotImplemented, "RDMA is declined: %s.", d.reason)
+		if c.bySpec { // of a PUT: a GET is answered with its payload
+			e.Status = http.StatusOK
+		}
 	} else {
 		e = answerOf(err)
 		e = c.fitError(e, err)
@@ -291,8 +288,10 @@ func (c *call) fitError(e *s3.Error, err error) *s3.Error {
 	return e
 }
 
-// objectHeaders are what a success says of an object; an error must not.
-var objectHeaders = []string{"Etag", "Last-Modified", "Accept-Ranges", "Content-Range", "Content-Length",
+// objectHeaders are what a success says of an object, or of a declined transfer whose payload is the body; an error
+// must not.
+var objectHeaders = []string{headerReply, headerReason, headerNeed, headerProtocolStatus,
+	"Etag", "Last-Modified", "Accept-Ranges", "Content-Range", "Content-Length",
 	"Content-Encoding", "Content-Disposition", "Content-Language", "Cache-Control", "Expires"}
 
 func dropObjectHeaders(h http.Header) {
@@ -309,7 +308,7 @@ func (c *call) limitDrain() {
 		return
 	}
 	// An error means that there is no connection to wait for.
-	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(drainWait))
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(cmp.Or(c.drain, drainWait)))
 }
 
 func (c *call) writeHeader(status int) {

@@ -56,6 +56,10 @@ type RDMA struct {
 	Enabled         bool
 	Deadline        time.Duration // from arrival; hard cap 8 s
 	SessionDeadline time.Duration // most that a ps1 token may ask for
+	// SpecDecline answers a decline with 2xx: GET by its body, PUT without storing anything.
+	SpecDecline bool
+	// Aliases are other headers that tokens are taken from: "x-rdma-info", "cuobj".
+	Aliases []string
 }
 
 // Signed answers a signed request below ControlPrefix. The body is read already and bounded.

@@ -48,7 +48,7 @@ func (c *call) checkHeaders() error {
 			return s3.New(s3.NotImplemented, "Object lock is not offered.")
 		case strings.HasPrefix(name, "X-Amz-Server-Side-Encryption-Customer-"),
 			strings.HasPrefix(name, "X-Amz-Copy-Source-Server-Side-Encryption-Customer-"):
-			if c.takesToken() && c.r.Header[headerToken] != nil {
+			if k, err := carrierOf(c.r.Header); c.takesToken() && (k != nil || err != nil) {
 				return &declined{reason: reasonClientKey}
 			}
 			return s3.New(s3.NotImplemented, "Encryption with a key of the client is not offered.")

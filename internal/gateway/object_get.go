@@ -153,7 +153,12 @@ func (c *call) getObject() error {
 		return err
 	}
 	if grant != nil {
-		return c.getByFabric(s, grant)
+		err := c.getByFabric(s, grant)
+		var d *declined
+		if !c.bySpec || !errors.As(err, &d) {
+			return err
+		}
+		c.announce(d) // client memory was not touched: the payload goes into the body
 	}
 	ctx := c.r.Context()
 	obj, err := c.g.o.Store.Open(ctx, s.open)

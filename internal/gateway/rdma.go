@@ -7,8 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/penstock-store/penstock/internal/arena"
@@ -41,6 +41,7 @@ const (
 	reasonAgent       = "unsupported-agent"
 	reasonClientKey   = "encrypted-client-key"
 	reasonUnsupported = "unsupported-token"
+	reasonAliasOff    = "alias-off"
 )
 
 // knownAgent is the value of x-amz-rdma-agent that this wire has.
@@ -48,6 +49,10 @@ const knownAgent = "cuobj"
 
 // emptySHA256 is the payload hash of an empty body; a request with a token has no other body.
 const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+// tokenDrainWait is drainWait for requests with a token and a body: a client that announces the payload and keeps it
+// in its memory never sends it, and waits for the answer.
+const tokenDrainWait = 100 * time.Millisecond
 
 // errDeadline is the cause of a context that ended at the transfer's deadline.
 var errDeadline = errors.New("gateway: deadline of the transfer passed")
@@ -78,33 +83,31 @@ func (c *call) takesToken() bool {
 // tokenOf reads the token and all that belongs to it. nil: the request has none.
 func (c *call) tokenOf() (*grant, error) {
 	for name := range c.query {
-		if strings.EqualFold(name, headerToken) { // presigners move headers there; a PUT would store nothing
+		if inQuery(name) { // presigners move headers there; a PUT would store nothing
 			return nil, s3.New(s3.InvalidRDMAToken, "A token is taken from a header only, never from a URL.")
 		}
 	}
-	values := c.r.Header[headerToken]
-	if len(values) == 0 {
-		return nil, nil
+	k, err := carrierOf(c.r.Header)
+	if err != nil || k == nil {
+		return nil, err
 	}
-	if !c.identity.Signed(headerToken) {
-		return nil, s3.New(s3.AccessDenied, "x-amz-rdma-token is not among the signed headers.")
-	}
-	if len(values) != 1 {
-		return nil, s3.New(s3.InvalidRDMAToken, "The request has more than one token.")
+	if _, err := k.text(c.r.Header, c.identity); err != nil {
+		return nil, err
 	}
 	if err := c.checkEmptyBody(); err != nil {
 		return nil, err
 	}
-	d, err := token.Parse(values[0])
+	d, err := k.descriptor(c.r.Header, c.identity)
 	if err != nil {
 		return nil, err
 	}
+	c.bySpec = c.g.o.RDMA.SpecDecline && k.alias == "" // clients with other headers go by the status alone
 	c.window = d
 	g := &grant{window: d, path: pathOf(d)}
 	if g.deadline, err = c.transferDeadline(d); err != nil {
 		return nil, err
 	}
-	g.declined = c.declines(d)
+	g.declined = c.declines(d, k)
 	return g, nil
 }
 
@@ -112,17 +115,18 @@ func (c *call) tokenOf() (*grant, error) {
 // answer will be, its client takes the memory back with it, and a copy of the request that comes later
 // must not touch it. What is wrong with a token otherwise, tokenOf and the opening of its window find.
 func (c *call) claimToken() error {
-	values := c.r.Header[headerToken]
-	if len(values) != 1 || c.g.o.Fabrics == nil || !c.identity.Signed(headerToken) {
+	if c.g.o.Fabrics == nil {
 		return nil
 	}
-	d, err := token.Parse(values[0])
-	if err != nil {
-		return nil
-	}
-	c.claim, err = c.g.o.Fabrics.Claim(d, c.identity.Principal)
-	if errors.Is(err, fabric.ErrReplayed) || errors.Is(err, fabric.ErrNotGranted) {
-		return err
+	for i := range carriers { // each: a header that was added on the way must not save the number for a copy
+		d, err := carriers[i].descriptor(c.r.Header, c.identity)
+		if err != nil {
+			continue
+		}
+		c.claim, err = c.g.o.Fabrics.Claim(d, c.identity.Principal)
+		if errors.Is(err, fabric.ErrReplayed) || errors.Is(err, fabric.ErrNotGranted) {
+			return err
+		}
 	}
 	return nil
 }
@@ -130,7 +134,7 @@ func (c *call) claimToken() error {
 // claimRefused uses up the token of a request that is refused for a limit, before it is understood: it
 // will be repeated with another token.
 func (c *call) claimRefused() {
-	if len(c.r.Header[headerToken]) == 1 && c.authenticate() == nil {
+	if k, err := carrierOf(c.r.Header); (k != nil || err != nil) && c.authenticate() == nil {
 		_ = c.claimToken() // the refusal is the answer
 	}
 }
@@ -147,6 +151,7 @@ func (c *call) checkEmptyBody() error {
 	}
 	switch {
 	case c.r.ContentLength != 0 || len(c.r.TransferEncoding) > 0:
+		c.drain = tokenDrainWait
 		return s3.New(s3.InvalidRequest, "With a token, Content-Length is 0: the payload is in the client's memory.")
 	case c.r.Header.Get("Content-Md5") != "":
 		return s3.New(s3.InvalidRequest, "With a token, there is no body that Content-MD5 could speak of.")
@@ -155,9 +160,12 @@ func (c *call) checkEmptyBody() error {
 }
 
 // declines says why RDMA is not used for such a token, or nil.
-func (c *call) declines(d token.Descriptor) error {
+func (c *call) declines(d token.Descriptor, k *carrier) error {
 	if !c.g.o.RDMA.Enabled || c.g.o.Fabrics == nil {
 		return &declined{reason: reasonOff}
+	}
+	if k.alias != "" && !slices.Contains(c.g.o.RDMA.Aliases, k.alias) {
+		return &declined{reason: reasonAliasOff}
 	}
 	if agent := c.r.Header.Get(headerAgent); agent != "" && agent != knownAgent {
 		return &declined{reason: reasonAgent}
@@ -182,6 +190,20 @@ func declineOf(err error) error {
 		d.status = "unsupported"
 	}
 	return d
+}
+
+// announce sets the headers of a decline.
+func (c *call) announce(d *declined) {
+	h := c.w.Header()
+	c.reason = d.reason
+	h[headerReply] = []string{"501"}
+	h[headerReason] = []string{d.reason}
+	if d.status != "" {
+		h[headerProtocolStatus] = []string{d.status}
+	}
+	if d.need > 0 {
+		h[headerNeed] = []string{strconv.FormatInt(d.need, 10)}
+	}
 }
 
 // transferDeadline counts from the arrival of the request. Only ps1 sessions, which can be fenced, may ask

@@ -8,11 +8,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"github.com/penstock-store/penstock/internal/admin"
 	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/chunk/local"
+	"github.com/penstock-store/penstock/internal/config"
 	"github.com/penstock-store/penstock/internal/drive"
 	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/fabric/shm"
@@ -191,7 +193,7 @@ func (s *Server) openFabrics(context.Context) error {
 	ledger := fabric.NewLedger(fabric.Limits{
 		SessionsPerPrincipal: r.Sessions, RegionsPerSession: r.Regions, MappedBytes: int64(r.MappedBytes),
 	})
-	var fabrics []fabric.Fabric
+	fabrics := slices.Clone(s.further)
 	add := func(name string, f fabric.Fabric, err error) error {
 		if errors.Is(err, fabric.ErrNotSupported) {
 			s.log.Warn("fabric is not possible on this machine", "fabric", name, "error", err)
@@ -257,6 +259,10 @@ func (s *Server) openKeys(ctx context.Context) (err error) {
 
 func (s *Server) openGateway(context.Context) (err error) {
 	l, r := s.config.Limits, s.config.RDMA
+	if r.Decline == config.DeclineSpec {
+		s.log.Warn("declined transfers are answered with success", "setting", "rdma.decline",
+			"remedy", "only for clients that read x-amz-rdma-reply; docs/compat.md lists those that do not")
+	}
 	api := admin.New(s.keys)
 	s.gateway, err = gateway.New(gateway.Options{
 		Store: s.store, Keys: s.keys, Arena: s.arena, Fabrics: s.fabrics, Node: s.identity.Node, Host: hostID(),
@@ -265,7 +271,10 @@ func (s *Server) openGateway(context.Context) (err error) {
 			HeaderBytes: int64(l.HeaderBytes), Requests: int64(l.Requests), DocumentBytes: int64(l.DocumentBytes),
 			Stall: l.StallTimeout, MinRate: int64(l.MinRate), KeepAlive: l.KeepAlive,
 		},
-		RDMA: gateway.RDMA{Enabled: r.Enabled, Deadline: r.Deadline, SessionDeadline: r.SessionDeadline},
+		RDMA: gateway.RDMA{
+			Enabled: r.Enabled, Deadline: r.Deadline, SessionDeadline: r.SessionDeadline,
+			SpecDecline: r.Decline == config.DeclineSpec, Aliases: r.Aliases,
+		},
 		Extra: map[string]gateway.Signed{
 			admin.Prefix: func(ctx context.Context, r gateway.SignedRequest) (int, []byte, error) {
 				return api.Answer(ctx, admin.Request{

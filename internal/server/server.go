@@ -81,6 +81,7 @@ type Server struct {
 	store       *store.Store
 	collector   *work.Collector
 	fabrics     *fabric.Manager
+	further     []fabric.Fabric // of the ground
 	library     *native.Library // of verbs; nil: not opened yet
 	rails       *rails.Set      // nil: no rail
 	closeRails  func() error    // once
@@ -124,6 +125,8 @@ type Ground struct {
 	FS vfs.FS
 	// Verbs stays open until the node is closed.
 	Verbs *native.Library
+	// Fabrics are further ones, which the node closes.
+	Fabrics []fabric.Fabric
 }
 
 // NewOn is New on other ground.
@@ -138,7 +141,7 @@ func NewOn(ctx context.Context, g Ground, c config.Config, log *slog.Logger) (*S
 		return nil, err
 	}
 	log = slog.New(requestid.NewHandler(log.Handler()))
-	s := &Server{config: c, log: log, fs: g.FS, library: g.Verbs, registry: prometheus.NewRegistry(),
+	s := &Server{config: c, log: log, fs: g.FS, library: g.Verbs, further: g.Fabrics, registry: prometheus.NewRegistry(),
 		ids: requestid.NewSource()}
 	steps := []struct {
 		name string

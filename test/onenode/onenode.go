@@ -1,7 +1,7 @@
 // Package onenode runs a node inside the test's own process, so that the race detector and the leak check see both
 // ends.
 //
-// Called by: the tests of client, client/awsrdma, internal/cli.
+// Called by: the tests of client, client/awsrdma, internal/cli, test/wire.
 //
 // What it does not do: nodes that can be killed (realnode), checks.
 package onenode
@@ -56,6 +56,12 @@ const fakeNetwork = "10.99.0.0/16"
 func Start(t testing.TB, change ...func(*config.Config)) *Node {
 	t.Helper()
 	return start(t, server.Ground{}, slog.DiscardHandler, change)
+}
+
+// StartOn is Start on other ground.
+func StartOn(t testing.TB, g server.Ground, change ...func(*config.Config)) *Node {
+	t.Helper()
+	return start(t, g, slog.DiscardHandler, change)
 }
 
 func start(t testing.TB, g server.Ground, log slog.Handler, change []func(*config.Config)) *Node {

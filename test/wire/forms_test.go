@@ -1,0 +1,193 @@
+package wire_test
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/penstock-store/penstock/internal/config"
+)
+
+// TestTokensAsSeen: what clients put around their tokens changes nothing, and what is no token of ours is told apart.
+func TestTokensAsSeen(t *testing.T) {
+	b := newBench(t)
+	plain := &client{request: func(a *ask) *raw {
+		r := a.start()
+		for _, f := range []field{{"Host", a.host}, {"x-amz-date", a.stamp()}, {"x-amz-content-sha256", unsigned},
+			{"x-amz-rdma-token", a.token}} {
+			r.add(f.name, f.value)
+		}
+		if a.op != get {
+			r.add("Content-Length", "0")
+		}
+		return a.finish(r, unsigned, nil)
+	}}
+	whole := dcToken(memoryBase+64, objectBytes)
+	for _, c := range []struct {
+		name, token string
+		status      int
+		reason      string
+	}{
+		{"plain", whole, 200, ""},
+		{"semicolon", whole + ";", 200, ""},
+		{"suffix", fmt.Sprintf("%s:%016x:%016x", whole, memoryBase+64, objectBytes), 200, ""},
+		{"unpadded", fmt.Sprintf("%x:%x:1f2e973:0:7a03:1:ffff7f000001", memoryBase+64, objectBytes), 200, ""},
+		{"upper case", fmt.Sprintf("%X:%X:1F2E973:0:7A03:1:FFFF7F000001", memoryBase+64, objectBytes), 200, ""},
+		{"connection", fmt.Sprintf("rc:%032x:%016x:%08x:%08x", 7, memoryBase+64, objectBytes, 1), 200, ""},
+		{"hipObject", hipToken(memoryBase+64, objectBytes), 501, "unsupported-token"},
+		{"hipObject with suffix", fmt.Sprintf("%s:%016x:%016x", hipToken(memoryBase+64, objectBytes), memoryBase+64,
+			objectBytes), 501, "unsupported-token"},
+		{"libfabric", fmt.Sprintf("%x:%x:ofi1:verbs:0a0b:0c", memoryBase+64, objectBytes), 501, "unsupported-token"},
+		{"base64", "MDAwMDdmN2M4MDAwMDAwMDowMDQwMDAwMA==", 400, ""},
+		{"suffix outside", fmt.Sprintf("%s:%016x:%016x", whole, memoryBase, objectBytes), 400, ""},
+	} {
+		for _, o := range []op{get, put} {
+			tr := b.prepare(&scenario{name: "seen", op: o, size: objectBytes})
+			tr.token = c.token
+			r := tr.exchange(plain)
+			if r.status != c.status || r.header.Get("X-Penstock-Rdma-Reason") != c.reason {
+				t.Errorf("%s: status %d, reason %q", c.name, r.status, r.header.Get("X-Penstock-Rdma-Reason"))
+			}
+			if o == put {
+				if stored, changed := tr.stored(); stored != (c.status == 200) || changed != stored {
+					t.Errorf("%s: stored %v, changed %v", c.name, stored, changed)
+				}
+			} else if content, _ := b.memory.content(); bytes.Equal(content[64:64+objectBytes], tr.want) != (c.status == 200) {
+				t.Errorf("%s: wrong bytes in memory", c.name)
+			}
+		}
+	}
+}
+
+// TestAliasesOff: a node that does not take a client's headers declines, since the client takes any 2xx for a transfer.
+func TestAliasesOff(t *testing.T) {
+	for _, mode := range []string{config.Decline501, config.DeclineSpec} {
+		b := newBench(t, func(c *config.Config) { c.RDMA.Aliases, c.RDMA.Decline = nil, mode })
+		for _, c := range clients {
+			if c.name != "NIXL dell" && c.name != "versitygw cuobjtest" {
+				continue
+			}
+			for _, o := range []op{get, put} {
+				tr := b.prepare(&scenario{name: "off", op: o, size: objectBytes, declined: true})
+				r := tr.exchange(c)
+				if v, _ := c.judge(tr.ask, &r); v != failed || r.header.Get("X-Penstock-Rdma-Reason") != "alias-off" {
+					t.Errorf("%s: %s by status %d, reason %q", c.name, v, r.status, r.header.Get("X-Penstock-Rdma-Reason"))
+				}
+				if _, changed := tr.changed(); changed {
+					t.Errorf("%s: something moved", c.name)
+				}
+			}
+		}
+	}
+}
+
+// changed tells whether memory or bucket are not as before.
+func (tr *trial) changed() (stored, changed bool) {
+	if tr.op == get {
+		content, _ := tr.b.memory.content()
+		return false, !bytes.Equal(content, tr.filling)
+	}
+	return tr.stored()
+}
+
+// TestAliasRules: a token in two headers, unsigned, or with a part that lies outside is refused, and a part that lies
+// inside is what moves.
+func TestAliasRules(t *testing.T) {
+	b := newBench(t)
+	type setting struct {
+		token, length, start string
+		canonical, info      string
+		unsigned             string // header that is left out of the signature
+	}
+	send := func(o op, s setting) (*trial, answer) {
+		tr := b.prepare(&scenario{name: "alias", op: o, size: objectBytes})
+		return tr, tr.exchange(&client{request: func(a *ask) *raw {
+			r := a.start()
+			r.add("Host", a.host)
+			r.add("x-amz-date", a.stamp())
+			r.add("x-amz-content-sha256", unsigned)
+			for _, f := range []field{{"X-CuObj-RDMA-Descr", s.token}, {"X-CuObj-Content-Length", s.length},
+				{"X-CuObj-Remote-Buf-Start", s.start}, {"x-amz-rdma-token", s.canonical}, {"x-rdma-info", s.info}} {
+				if f.value != "" {
+					r.add(f.name, f.value)
+				}
+			}
+			if a.op != get {
+				r.add("Content-Length", "0")
+			}
+			return a.finish(r, unsigned, []string{s.unsigned})
+		}})
+	}
+	descr := dcToken(memoryBase+64, objectBytes)
+	start, length := strconv.Itoa(memoryBase+64), strconv.Itoa(objectBytes)
+	for _, c := range []struct {
+		name   string
+		s      setting
+		status int
+	}{
+		{"all three", setting{token: descr, length: length, start: start}, 200},
+		{"info", setting{info: descr}, 200},
+		{"no length", setting{token: descr, start: start}, 400},
+		{"no start", setting{token: descr, length: length}, 400},
+		{"no token", setting{length: length, start: start}, 400},
+		{"hex length", setting{token: descr, length: "0x9c40", start: start}, 400},
+		{"negative start", setting{token: descr, length: length, start: "-1"}, 400},
+		{"longer", setting{token: descr, length: strconv.Itoa(objectBytes + 1), start: start}, 400},
+		{"below", setting{token: descr, length: "1", start: strconv.Itoa(memoryBase + 63)}, 400},
+		{"beyond", setting{token: descr, length: length, start: strconv.Itoa(memoryBase + 65)}, 400},
+		{"with the usual header", setting{token: descr, length: length, start: start, canonical: descr}, 400},
+		{"info with the usual header", setting{info: descr, canonical: descr}, 400},
+		{"both", setting{token: descr, length: length, start: start, info: descr}, 400},
+		{"token unsigned", setting{token: descr, length: length, start: start, unsigned: "x-cuobj-rdma-descr"}, 403},
+		{"length unsigned", setting{token: descr, length: length, start: start, unsigned: "x-cuobj-content-length"}, 403},
+		{"start unsigned", setting{token: descr, length: length, start: start, unsigned: "x-cuobj-remote-buf-start"}, 403},
+		{"info unsigned", setting{info: descr, unsigned: "x-rdma-info"}, 403},
+	} {
+		for _, o := range []op{get, put} {
+			tr, r := send(o, c.s)
+			if r.status != c.status || (r.reply() != "") != (c.status == 200) {
+				t.Errorf("%s: status %d, reply %q: %s", c.name, r.status, r.reply(), r.body)
+			}
+			if _, changed := tr.changed(); changed != (c.status == 200) {
+				t.Errorf("%s: changed %v", c.name, changed)
+			}
+		}
+	}
+	tr, r := send(put, setting{token: descr, length: "1000", start: strconv.Itoa(memoryBase + 164)})
+	if r.status != 200 || !bytes.Equal(b.read(tr.key), tr.filling[164:1164]) {
+		t.Errorf("a part of the window: status %d, or other bytes", r.status)
+	}
+}
+
+// TestUnsignedRequestsAreRefused: elbencho's test client signs nothing, and finds out cleanly.
+func TestUnsignedRequestsAreRefused(t *testing.T) {
+	b := newBench(t)
+	for _, o := range []op{get, put} {
+		tr := b.prepare(&scenario{name: "unsigned", op: o, size: objectBytes})
+		r := tr.exchange(&client{request: elbenchoPlain})
+		if r.status != 403 || r.reply() != "" {
+			t.Errorf("status %d, reply %q", r.status, r.reply())
+		}
+		if _, changed := tr.changed(); changed {
+			t.Error("something moved")
+		}
+	}
+}
+
+// TestAnnouncedBodyIsNotAwaited: a client that announces the payload and sends none is answered at once.
+func TestAnnouncedBodyIsNotAwaited(t *testing.T) {
+	b := newBench(t)
+	for _, c := range clients {
+		if c.name != "LMCache" {
+			continue
+		}
+		tr := b.prepare(&scenario{name: "announced", op: put, size: objectBytes})
+		began := time.Now()
+		r := tr.exchange(c)
+		if took := time.Since(began); r.status != 400 || took > 2*time.Second {
+			t.Errorf("status %d after %v", r.status, took)
+		}
+	}
+}

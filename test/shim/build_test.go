@@ -1,0 +1,76 @@
+// Package shim_test builds the C files of native/shim and checks them from outside: against known answers, and against
+// a real node. Without a C compiler its tests are skipped.
+package shim_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// source is where the C files lie.
+const source = "../../native/shim"
+
+// strict are the flags under which they compile without a warning.
+var strict = []string{
+	"-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-Wpedantic", "-fPIC", "-pthread",
+}
+
+func compiler(t testing.TB) string {
+	t.Helper()
+	if os.Getenv("PENSTOCK_TEST_VERBS") == "device" {
+		t.Skip("only tests of devices here")
+	}
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("no C compiler")
+	}
+	return cc
+}
+
+func files(t testing.TB) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(source, "cs_*.c"))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("files of the shim: %v %v", names, err)
+	}
+	return names
+}
+
+// program compiles one of testdata with all of the shim, under sanitizers where the machine has them.
+func program(t testing.TB, name, sanitizers string) string {
+	t.Helper()
+	cc := compiler(t)
+	out := filepath.Join(t.TempDir(), name)
+	args := []string{"-g", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", source, "-o", out,
+		filepath.Join("testdata", name+".c")}
+	args = append(args, files(t)...)
+	with := append([]string{"-fsanitize=" + sanitizers, "-fno-sanitize-recover=undefined"}, args...)
+	text, err := exec.Command(cc, with...).CombinedOutput()
+	if err != nil {
+		t.Logf("without the sanitizers: %v\n%s", err, text)
+		text, err = exec.Command(cc, args...).CombinedOutput()
+	}
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, text)
+	}
+	return out
+}
+
+// TestNoWarnings under any compiler of this machine.
+func TestNoWarnings(t *testing.T) {
+	compiler(t)
+	for _, name := range []string{"gcc", "clang"} {
+		cc, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		for _, file := range files(t) {
+			args := append([]string{"-O2", "-c", file, "-o", filepath.Join(t.TempDir(), "out.o")}, strict...)
+			if text, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
+				t.Errorf("%s %s: %v\n%s", name, file, err, text)
+			}
+		}
+	}
+}

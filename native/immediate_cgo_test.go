@@ -8,8 +8,8 @@ import (
 	"github.com/penstock-store/penstock/native"
 )
 
-// TestWriteWithImmediate: the peer's receive ends with the immediate and the number of bytes, which are there then, also
-// where the receive is posted only after the WRITE has been sent; the other end's completion says nothing of it.
+// TestWriteWithImmediate: the peer's receive ends with the immediate and the number of bytes, which are there then,
+// also where the receive is posted only after the WRITE has been sent; the other end's completion says nothing of it.
 func TestWriteWithImmediate(t *testing.T) {
 	p := newPair(t, all)
 	for i, size := range []int{0, 1, 4096, 70_001, memoryBytes} {

@@ -1,7 +1,7 @@
 /*
- * Verbs for the Go package beside this file and for the C library: reliable connections, RDMA WRITE, with and
- * without an immediate, and READ. Every function may be called from any thread; the order in which objects must end, and what may
- * run at the same time, is in native.go.
+ * Verbs for the Go package beside this file and for the C library: reliable connections, RDMA WRITE, with and without
+ * an immediate, and READ. Every function may be called from any thread; the order in which objects must end, and
+ * what may run at the same time, is in native.go.
  *
  * Names with nv_ are all that these files define. Structs are opaque and end by their close function; one
  * that reports an error has closed nothing, and may be called again. A CQ may be half closed then: its other

@@ -207,7 +207,7 @@ func (q *QP) Post(work []Work) (n int, err error) {
 }
 
 // PostReceive posts a receive without memory, from QPInit on: the peer's next OpWriteImm that has arrived ends it with
-// its immediate and the number of its bytes. One that finds no receive waits, and is tried again as the peer was told to.
+// its immediate and the number of its bytes. One that finds no receive is tried again after MinRNRTimer of this end.
 func (q *QP) PostReceive(id uint64) error {
 	if err := q.use(); err != nil {
 		return err

@@ -134,7 +134,7 @@ func TestPathChoice(t *testing.T) {
 			_ = set.Close()
 			continue
 		}
-		if got.load.Load() != laid[want].pathLoad+10 || got.rail.Load() != laid[want].railLoad+10 {
+		if got.load.Load() != laid[want].pathLoad+10 || got.rail.Carry(0) != laid[want].railLoad+10 {
 			t.Fatal("the transfer is not counted")
 		}
 		if again, _ := r.choose(); again != got {

@@ -214,19 +214,10 @@ func (p *path) usable(b *backing) bool {
 	return known && p.stage == ready && p.rail.Up()
 }
 
-// better orders paths: first by the bytes that their rail has to carry, then the rail that the client's HTTP connection
-// uses, then the rails of its NUMA node, then by the bytes that the path itself has to carry, then by age.
+// better orders paths: first by their rails, then by the bytes that the path itself has to carry, then by age.
 func better(a, b *path, near *rails.Rail) bool {
-	if x, y := a.rail.Load(), b.rail.Load(); x != y {
-		return x < y
-	}
-	if near != nil && a.rail != b.rail {
-		if a.rail == near || b.rail == near {
-			return a.rail == near
-		}
-		if x, y := a.rail.Beside(near), b.rail.Beside(near); x != y {
-			return x
-		}
+	if c := rails.Compare(a.rail, b.rail, near); c != 0 {
+		return c < 0
 	}
 	if x, y := a.load.Load(), b.load.Load(); x != y {
 		return x < y

@@ -120,7 +120,7 @@ func TestADriverThatHangs(t *testing.T) {
 			t.Fatal("settled without a reset")
 		}
 		wantIs(t, g.rail.Close(), ErrStuck)
-		if _, err := g.rail.NewPath(); err == nil {
+		if _, err := g.rail.NewPath(PathOptions{}); err == nil {
 			t.Error("a path on a rail that is closing")
 		}
 		hang.Release()
@@ -137,7 +137,7 @@ func TestADriverThatHangs(t *testing.T) {
 func TestConnectFails(t *testing.T) {
 	for _, at := range []fakeverbs.Point{fakeverbs.AtInit, fakeverbs.AtReceive, fakeverbs.AtSend} {
 		g := faultRig(t)
-		p, err := g.rail.NewPath()
+		p, err := g.rail.NewPath(PathOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func TestConnectFails(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if p, err = g.rail.NewPath(); err != nil {
+		if p, err = g.rail.NewPath(PathOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		hang := g.nic.Inject(fakeverbs.Rule{At: at, Do: fakeverbs.Hold, QPN: p.Local().QPN})
@@ -181,7 +181,7 @@ func TestMakingAQueuePairFails(t *testing.T) {
 	g := faultRig(t)
 	g.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtCreateQP, Do: fakeverbs.Fail, Times: 20, Errno: syscall.ENOMEM})
 	for range 20 {
-		_, err := g.rail.NewPath()
+		_, err := g.rail.NewPath(PathOptions{})
 		wantIs(t, err, native.ErrVerbs)
 	}
 	if n := g.rail.Stats().Paths; n != 0 {
@@ -232,7 +232,7 @@ func TestRF_30_OpenFails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err = r.NewPath()
+	_, err = r.NewPath(PathOptions{})
 	wantIs(t, err, ErrClosed)
 	_, err = r.Refresh()
 	wantIs(t, err, ErrClosed)
@@ -308,7 +308,7 @@ func TestDeviceFatal(t *testing.T) {
 	wantError(t, result(t, c), ErrLost)
 	g.released(g.arena[:30000])
 	next(t, g.rail, native.EventDeviceFatal)
-	_, err := g.rail.NewPath()
+	_, err := g.rail.NewPath(PathOptions{})
 	wantIs(t, err, ErrClosed)
 }
 
@@ -328,7 +328,7 @@ func TestCompletionQueueFails(t *testing.T) {
 		ended(t, "settling", p.Settled())
 		ended(t, "settling", idle.Settled())
 		g.released(g.arena[:30000])
-		_, err := g.rail.NewPath()
+		_, err := g.rail.NewPath(PathOptions{})
 		wantIs(t, err, ErrClosed)
 	}
 }

@@ -22,7 +22,7 @@ func TestMakingAQueuePairHangs(t *testing.T) {
 	hang := g.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtCreateQP, Do: fakeverbs.Hold, Device: "fake0"})
 	made := make(chan *Path, 1)
 	go func() {
-		p, err := g.rail.NewPath()
+		p, err := g.rail.NewPath(PathOptions{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -68,7 +68,7 @@ func TestEventsWithoutAReader(t *testing.T) {
 	}
 	g.nic.Await("events", func() bool { return len(g.rail.Events()) == eventRoom })
 	for range eventRoom {
-		p, err := g.rail.NewPath()
+		p, err := g.rail.NewPath(PathOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestASweepThatFails(t *testing.T) {
 	f.Await(1)
 	next(t, g.rail, native.EventDeviceFatal)
 	ended(t, "settling", idle.Settled())
-	_, err := g.rail.NewPath()
+	_, err := g.rail.NewPath(PathOptions{})
 	wantIs(t, err, ErrClosed)
 }
 

@@ -13,7 +13,8 @@
 //     overflow: a work request has its place in it from before it is posted until its completion was taken, or its
 //     queue pair was reset and the queue was seen empty after that.
 //  4. Paths take turns where the rail's work requests are short, so one client cannot starve the others.
-//  5. Registered memory has no remote rights, and neither has a queue pair.
+//  5. Registered memory has no remote rights, and neither has a queue pair; but for a Stage, whose memory only its own
+//     queue pair reaches, until it is sealed.
 //  6. A work request's number is used once on a rail. A completion that is late or comes twice is counted
 //     (Stats.Unexpected) and belongs to nothing.
 //  7. Nothing waits for a driver's call on another path: each queue pair changes its state in a goroutine of its own.
@@ -45,6 +46,8 @@ var (
 	ErrLimit = errors.New("initiator: no path left on this rail")
 	// ErrClosed says that the rail is closed.
 	ErrClosed = errors.New("initiator: rail closed")
+	// ErrUnreached says that the rail's port has no address from which it reaches the peer.
+	ErrUnreached = errors.New("initiator: peer is not reached from this rail")
 	// ErrStuck says that a queue pair could be neither reset nor destroyed: its buffers stay out.
 	ErrStuck = errors.New("initiator: queue pair not reset")
 )
@@ -94,11 +97,25 @@ const (
 	// buffers until a deadline.
 	defaultRetries  = 6
 	defaultHopLimit = 64
-	// rnrRetries bounds how often a peer may answer that it is not ready; 7 would be for ever.
-	rnrRetries = 6
+	// defaultRNRRetries bounds how often a peer may answer that it is not ready; 7 would be for ever.
+	defaultRNRRetries = 6
 	// minRNRTimer is the code for 0.64 ms; nothing is received here, but the adapter wants a value.
 	minRNRTimer = 12
 )
+
+// PathOptions are what a path has of its own. The zero value is a path from the rail's own GID.
+type PathOptions struct {
+	From Source
+	// RNRRetries is how often the peer may answer that it has no receive for an immediate: 0 means 6, and 7 for ever,
+	// so that only Fail ends a Move to a peer that never has one.
+	RNRRetries uint8
+}
+
+// Source is an entry of the port's table of GIDs; the zero value is the rail's own.
+type Source struct {
+	Index int
+	GID   [16]byte
+}
 
 // Endpoint is one end's queue pair.
 type Endpoint struct {
@@ -132,6 +149,8 @@ type Move struct {
 	Remote uint64
 	RKey   uint32
 	Local  []Segment
+	// Imm is told to the peer, which must have a receive for it, when all bytes of a WRITE are in its memory.
+	Imm *uint32
 }
 
 // Format prints the move without its key, whatever the verb.

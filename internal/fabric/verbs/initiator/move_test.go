@@ -111,7 +111,7 @@ func TestMovesThatCannotBeMeant(t *testing.T) {
 	if s := g.rail.Stats(); s.Works != 2 {
 		t.Errorf("%d work requests were done, want 1 and its proof", s.Works)
 	}
-	unconnected, err := g.rail.NewPath()
+	unconnected, err := g.rail.NewPath(PathOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestAPathConnectsOnce(t *testing.T) {
 		"psn":      func(e *Endpoint) { e.PSN = 1 << 24 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			q, err := g.rail.NewPath()
+			q, err := g.rail.NewPath(PathOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -164,13 +164,13 @@ func TestPathsAreBounded(t *testing.T) {
 	for range 3 {
 		var all []*Path
 		for range 3 {
-			p, err := g.rail.NewPath()
+			p, err := g.rail.NewPath(PathOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			all = append(all, p)
 		}
-		if _, err := g.rail.NewPath(); err == nil || g.rail.Stats().Paths != 3 {
+		if _, err := g.rail.NewPath(PathOptions{}); err == nil || g.rail.Stats().Paths != 3 {
 			t.Fatalf("a fourth path: %v, %d now", err, g.rail.Stats().Paths)
 		} else {
 			wantIs(t, err, ErrLimit)

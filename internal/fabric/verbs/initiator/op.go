@@ -71,6 +71,9 @@ func (r *Rail) check(m *Move) (pieces int, err error) {
 		bytes += uint64(n)
 		pieces += (n + r.piece - 1) / r.piece
 	}
+	if m.Imm != nil && (m.Op != native.OpWrite || bytes == 0) {
+		return 0, fmt.Errorf("%w: immediate of opcode %d and %d bytes", ErrLocal, m.Op, bytes)
+	}
 	if bytes > 0 && m.Remote > math.MaxUint64-bytes {
 		return 0, fmt.Errorf("%w: remote address and %d bytes overflow", ErrLocal, bytes)
 	}
@@ -95,6 +98,9 @@ func (p *Path) cut(o *op, w *native.Work) {
 	n := min(len(s)-o.off, r.piece)
 	*w = native.Work{
 		Local: address(s[o.off:]), Remote: o.remote, Length: uint32(n), LKey: r.arena.lkey, RKey: o.RKey, Op: o.Op,
+	}
+	if o.Imm != nil && o.pieces == 1 { // the last of the bytes
+		w.Op, w.Imm = native.OpWriteImm, *o.Imm
 	}
 	o.off += n
 	o.remote += uint64(n)

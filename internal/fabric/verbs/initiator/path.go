@@ -1,6 +1,7 @@
 package initiator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -30,6 +31,7 @@ type entry struct {
 // Path is one queue pair, from its making to its reset.
 type Path struct {
 	rail    *Rail
+	opts    PathOptions
 	slot    int
 	qp      *native.QP
 	psn     uint32
@@ -57,7 +59,7 @@ type Path struct {
 }
 
 // NewPath makes a queue pair. Errors: ErrLimit, ErrClosed, native.ErrVerbs.
-func (r *Rail) NewPath() (*Path, error) {
+func (r *Rail) NewPath(o PathOptions) (*Path, error) {
 	psn, err := randomPSN()
 	if err != nil {
 		return nil, err
@@ -73,7 +75,7 @@ func (r *Rail) NewPath() (*Path, error) {
 		return nil, fmt.Errorf("initiator: queue pair on %s: %w", r.name, err)
 	}
 	p := &Path{
-		rail: r, slot: slot, qp: qp, psn: psn,
+		rail: r, opts: o, slot: slot, qp: qp, psn: psn,
 		scratch: r.scratch.memory[slot*scratchBytes:][:scratchBytes:scratchBytes],
 		failed:  make(chan struct{}),
 		settled: make(chan struct{}),
@@ -81,6 +83,9 @@ func (r *Rail) NewPath() (*Path, error) {
 		ring:    make([]entry, ringSize(r.depth)),
 	}
 	now := r.Rail()
+	if o.From != (Source{}) {
+		now.GID = o.From.GID
+	}
 	p.local = Endpoint{QPN: qp.Number(), PSN: psn, GID: now.GID, LID: now.LID, MTU: now.MTU, Reads: r.reads}
 	r.enter(p)
 	return p, nil
@@ -147,7 +152,11 @@ func (p *Path) connect(peer Endpoint, mtu, reads int) error {
 	o, now := &p.rail.opts, p.rail.Rail()
 	path := native.Path{
 		Port: now.Port, GIDIndex: now.GIDIndex, HopLimit: o.HopLimit, TrafficClass: o.TrafficClass,
-		PSN: p.psn, Timeout: o.Timeout, Retries: o.Retries, RNRRetries: rnrRetries, MinRNRTimer: minRNRTimer,
+		PSN: p.psn, Timeout: o.Timeout, Retries: o.Retries,
+		RNRRetries: cmp.Or(p.opts.RNRRetries, defaultRNRRetries), MinRNRTimer: minRNRTimer,
+	}
+	if from := p.opts.From; from != (Source{}) {
+		path.GIDIndex = from.Index
 	}
 	// The peer has no right to read here; but an adapter may not take 0 for the READs that it answers at once.
 	to := native.Peer{QPN: peer.QPN, PSN: peer.PSN, GID: peer.GID, LID: peer.LID, MTU: mtu, Reads: 1}

@@ -72,7 +72,7 @@ func newPeer(t testing.TB, l *native.Library, r rail.Rail, n int) *peer {
 
 // answer makes a queue pair that answers to another one.
 func (p *peer) answer(to Endpoint) (Endpoint, *native.QP, error) {
-	qp, err := p.pd.NewQP(p.cq, native.PairOptions{Depth: 1})
+	qp, err := p.pd.NewQP(p.cq, native.PairOptions{Depth: 1, Receives: 2})
 	if err != nil {
 		return Endpoint{}, nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/penstock-store/penstock/internal/fabric/verbs/reach"
 	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/native"
 )
@@ -201,6 +202,24 @@ func (r *Rail) Refresh() (rail.Rail, error) {
 	}
 	r.now = now
 	return now, nil
+}
+
+// From is where in the port's table of GIDs a queue pair to a peer's GID begins; the whole table is read only where the
+// rail's own GID will not do. Errors: ErrUnreached, native.ErrVerbs.
+func (r *Rail) From(peer [16]byte) (Source, error) {
+	now := r.Rail()
+	if reach.Own(now, peer) {
+		return Source{}, nil
+	}
+	port, err := r.dev.Port(now.Port)
+	if err != nil {
+		return Source{}, fmt.Errorf("initiator: port of %s: %w", r.name, err)
+	}
+	g, ok := reach.From(now, port.GIDs, peer)
+	if !ok {
+		return Source{}, fmt.Errorf("%w: %s", ErrUnreached, r.name)
+	}
+	return Source{Index: g.Index, GID: g.Raw}, nil
 }
 
 // Stats reads the counters.

@@ -87,7 +87,7 @@ func (g *rig) path() *Path {
 // pathTo makes a path to the peer, and gives the peer's queue pair too.
 func (g *rig) pathTo() (*Path, *native.QP) {
 	g.t.Helper()
-	p, err := g.rail.NewPath()
+	p, err := g.rail.NewPath(PathOptions{})
 	if err != nil {
 		g.t.Fatal(err)
 	}

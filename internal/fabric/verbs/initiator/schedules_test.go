@@ -104,7 +104,7 @@ func runSchedule(t *testing.T, seed uint64) {
 
 // lane makes a path, or none where a fault prevents it.
 func (s *schedule) lane() *lane {
-	p, err := s.rail.NewPath()
+	p, err := s.rail.NewPath(PathOptions{})
 	if err != nil {
 		return nil
 	}

@@ -47,7 +47,8 @@ var (
 
 // Engine is an open rail: an initiator.Rail, or a test's.
 type Engine interface {
-	NewPath() (*initiator.Path, error)
+	NewPath(initiator.PathOptions) (*initiator.Path, error)
+	From(peer [16]byte) (initiator.Source, error)
 	Refresh() (rail.Rail, error)
 	Limit() int
 	Events() <-chan native.Event

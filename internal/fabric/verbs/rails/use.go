@@ -47,14 +47,12 @@ func (k *Rail) Index() uint8 { return k.index }
 // Up tells whether it takes uses and transfers. It takes no lock.
 func (k *Rail) Up() bool { return k.up.Load() }
 
-// Carry adds n to the bytes of the open transfers that chose the rail. It takes no lock.
-func (k *Rail) Carry(n int64) { k.load.Add(n) }
+// Carry adds n to the bytes of the open transfers that chose the rail, and returns how many they are then. It takes no
+// lock.
+func (k *Rail) Carry(n int64) int64 { return k.load.Add(n) }
 
-// Load is the bytes of the open transfers that chose it. It takes no lock.
-func (k *Rail) Load() int64 { return k.load.Load() }
-
-// Beside tells whether two rails are known to be of one NUMA node.
-func (k *Rail) Beside(other *Rail) bool { return k.numa == other.numa && k.numa >= 0 }
+// beside tells whether two rails are known to be of one NUMA node.
+func (k *Rail) beside(other *Rail) bool { return k.numa == other.numa && k.numa >= 0 }
 
 // close ends the keeper and closes the rail.
 func (k *Rail) close() error {
@@ -83,9 +81,10 @@ func (k *Rail) note(info rail.Rail) {
 // Use is the use of a rail by one queue pair of a fabric. What is exported does not change.
 type Use struct {
 	Rail    *Rail
-	Owner   string   // the principal whose it is
-	Session [16]byte // of the client, or what takes its place
-	Far     End      // the client's queue pair
+	Owner   string                // the principal whose it is
+	Session [16]byte              // of the client, or what takes its place
+	Far     End                   // the client's queue pair
+	Path    initiator.PathOptions // of this node's
 	// Fail is called, perhaps more than once, when the rail went down or the queue pair is found not to be the client's.
 	// It must end the use without waiting.
 	Fail func()
@@ -143,7 +142,7 @@ func (u *Use) Turn(stop <-chan struct{}) (leave func()) { return u.Rail.connects
 // NewPath makes the queue pair. Uses that lead to it, which may be this one, fail. Errors: those of
 // initiator.Rail.NewPath.
 func (u *Use) NewPath() (*initiator.Path, error) {
-	made, err := u.Rail.engine.NewPath()
+	made, err := u.Rail.engine.NewPath(u.Path)
 	if err != nil {
 		u.Refused()
 		return nil, err

@@ -1,12 +1,14 @@
-// Package reach says where queue pairs of this node may lead: which GIDs belong to a client.
+// Package reach says where queue pairs of this node may lead, which GIDs belong to a client, and from which address of
+// a rail they are reached.
 //
-// Called by: internal/fabric/verbs.
+// Called by: internal/fabric/verbs and its initiator.
 //
 // Invariants:
 //  1. A GID is permitted only where it is the peer's own address, lies in a network that the operator names, or is this
 //     machine's and the peer is on it.
+//  2. Where a queue pair begins is a pure function of the port's table: an address of the peer's kind.
 //
-// What it does not do: asking adapters; knowing rails.
+// What it does not do: asking adapters; choosing among rails.
 package reach
 
 import (

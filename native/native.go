@@ -5,24 +5,27 @@
 // native/fakeverbs supplies a table of functions for tests.
 //
 // Words are those of the verbs: device, port, GID, protection domain (PD), memory region (MR), completion
-// queue (CQ), queue pair (QP). Only reliable connections (RC), RDMA WRITE and RDMA READ are offered; a WRITE may carry
-// an immediate, which uses up a receive of the peer.
+// queue (CQ), queue pair (QP). Only reliable connections (RC), and the dynamic ones of mlx5 adapters (DC, by libmlx5),
+// RDMA WRITE and RDMA READ are offered; on RC a WRITE may carry an immediate, which uses up a receive of the peer. A DCI
+// sends to what each work request names, a DCT is such a target. DC was not run on hardware yet: a test compares what
+// libmlx5 is called with to its documentation, and native/fakeverbs runs the rest.
 //
 // Invariants:
 //  1. Nothing is linked: where libibverbs, the C compiler or its headers were missing, Open says so in an
 //     *UnavailableError and everything else of the program works.
 //  2. No pointer of Go's heap is kept by C. Memory that is registered, or named in a Work, stays mapped and
 //     in place until its MR is closed, or the Work has completed, or its QP was reset or closed.
-//  3. After QP.Reset or QP.Close has returned without an error, the adapter touches no local memory for
-//     that QP and sends nothing on it.
+//  3. After Reset or Close of a QP or DCI has returned without an error, the adapter touches no local memory for
+//     it and sends nothing on it.
 //  4. Objects close after all that was made from them; closing too early is EBUSY and changes nothing.
-//  5. Keys of memory are in no error and no log line, and no verb of fmt prints them.
+//  5. Keys of memory and of DCTs are in no error and no log line, and no verb of fmt prints them.
 //
 // Every method may be called by several goroutines, but Poll, Arm and Wait of one CQ by one at a time each, and
-// Post, PostReceive, and the changes of state of one QP, by one at a time each. Close waits for calls that are running.
+// Post, PostReceive, and the changes of state of one QP or DCI, by one at a time each. Close waits for calls that are
+// running.
 //
-// Lock order: each object has a lock, held to read in its calls and to write in Close; NewQP takes the PD's, then the
-// CQ's.
+// Lock order: each object has a lock, held to read in its calls and to write in Close; NewQP, NewDCI and NewDCT take the
+// PD's, then the CQ's; DCI.Post the DCI's, then the Address's.
 //
 // What it does not do: choosing rails, retries, flow control, splitting.
 package native

@@ -18,13 +18,15 @@ struct nv_status {
 	int err;
 };
 
-/* Why nv_open failed. */
+/* Why nv_open or nv_dc_open failed. */
 enum nv_unavailable {
 	NV_AVAILABLE = 0,
 	NV_NO_HEADERS_BUILT = 1, /* built without infiniband/verbs.h */
 	NV_NO_LIBRARY = 2,
 	NV_NO_SYMBOL = 3,
 	NV_NO_MEMORY = 4,
+	NV_NO_MLX5_BUILT = 5, /* built without infiniband/mlx5dv.h */
+	NV_NO_MLX5 = 6,
 };
 
 struct nv_lib;

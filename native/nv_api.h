@@ -34,6 +34,7 @@ enum nv_gid_type {
 #define NV_API_SIZE ((uint32_t)sizeof(struct nv_api))
 
 struct nv_api;
+struct nv_dc_api; /* nv_dc_api.h */
 
 #if NV_HAVE_VERBS
 #include <infiniband/verbs.h>
@@ -106,6 +107,9 @@ struct nv_api {
 	int (*gid_info)(struct ibv_context *ctx, uint8_t port, int index, int *type,
 			char netdev[NV_NETDEV_BYTES]);
 	int (*numa_node)(struct ibv_device *device);
+
+	/* Dynamically connected queue pairs; NULL where there are none. */
+	const struct nv_dc_api *dc;
 };
 #endif /* NV_HAVE_VERBS */
 

@@ -12,6 +12,7 @@ struct nv_lib {
 	void *mapped; /* of dlopen, or NULL */
 	struct nv_api own; /* what api points to, if the library was opened here */
 	struct ibv_device **(*get_device_list)(int *count); /* of the library */
+	void *mlx5; /* what own.dc points to, to be freed */
 };
 
 struct nv_device {

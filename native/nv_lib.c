@@ -232,6 +232,7 @@ void nv_release(struct nv_lib *lib)
 		return;
 	if (lib->mapped)
 		dlclose(lib->mapped);
+	free(lib->mlx5);
 	free(lib);
 }
 

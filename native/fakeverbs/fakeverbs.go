@@ -8,7 +8,8 @@
 // It behaves as ibv_*(3) and the InfiniBand specification say: states of queue pairs and what each change of state
 // must name, order and completions of work requests, PSNs, keys, access rights and bounds, resending, flushing,
 // asynchronous events, notification of completions. Where adapters differ it takes the behaviour that is
-// hardest on the program, or an option chooses.
+// hardest on the program, or an option chooses. Dynamically connected queue pairs are as rdma-core's documentation of
+// mlx5 has them; what a wrong access key leads to is not in it, and is taken as silence here.
 //
 // Invariants:
 //  1. From the post of a work request until the program has polled a completion that covers it, or a reset or destroy
@@ -85,9 +86,10 @@ type Device struct {
 	MaxMR      int  // 0 means 65536
 	MaxReads   int  // 0 means 16
 	MaxMessage int  // bytes; 0 means 1 GiB
+	NoDC       bool // it has no dynamically connected queue pairs
 }
 
-// Point is where a Rule applies. Up to AtNotify they are calls of the library; AtInit to AtError are ibv_modify_qp to
+// Point is where a Rule applies. Up to AtDestroyAddress they are calls of the library; AtInit to AtError are ibv_modify_qp to
 // that state.
 type Point int
 
@@ -110,6 +112,8 @@ const (
 	AtPost
 	AtPoll
 	AtNotify
+	AtCreateAddress
+	AtDestroyAddress
 	AtWork         // the adapter takes up a work request
 	AtWritePacket  // a packet of a WRITE leaves the requester
 	AtReadRequest  // the packet that asks for a READ leaves the requester
@@ -123,7 +127,7 @@ type Effect int
 // Effects.
 const (
 	// Fail: a call returns Errno; AtPost the first Batch requests of the chain are taken, at most all but one, or all with
-	// WholeBatch. A work request ends with Status and Vendor, after the whole packets of Bytes have moved. A packet is
+	// WholeBatch; of a DCI's none. A work request ends with Status and Vendor, after the whole packets of Bytes have moved. A packet is
 	// lost.
 	Fail Effect = iota
 	// Hold: a call waits (and then returns Errno, or goes on), the completion of a work request is kept back, a packet
@@ -206,11 +210,13 @@ type Counters struct {
 	GIDs                             uint64 // entries of ports' tables that were read
 
 	// Open objects.
-	Contexts, PDs, MRs, Channels, CQs, QPs uint64
+	Contexts, PDs, MRs, Channels, CQs, QPs, Addresses, SRQs uint64
 }
 
 // Open is the number of open objects.
-func (c Counters) Open() uint64 { return c.Contexts + c.PDs + c.MRs + c.Channels + c.CQs + c.QPs }
+func (c Counters) Open() uint64 {
+	return c.Contexts + c.PDs + c.MRs + c.Channels + c.CQs + c.QPs + c.Addresses + c.SRQs
+}
 
 // QPCounters of a queue pair.
 type QPCounters struct {

@@ -30,6 +30,8 @@ enum fk_point {
 	FK_AT_POST,
 	FK_AT_POLL,
 	FK_AT_NOTIFY,
+	FK_AT_CREATE_AH,
+	FK_AT_DESTROY_AH,
 	FK_AT_WORK,
 	FK_AT_WRITE_PACKET,
 	FK_AT_READ_REQUEST,
@@ -67,6 +69,7 @@ struct fk_device_options {
 	int max_qp, max_cq, max_cqe, max_wr, max_mr, max_rd;
 	uint64_t max_mr_bytes;
 	uint32_t max_message;
+	int no_dc;
 };
 
 struct fk_options {
@@ -107,7 +110,7 @@ struct fk_access {
 struct fk_counters {
 	uint64_t posts, works, polls, completions, packets, retries, duplicates, dropped, gids, not_ready;
 	uint64_t write_bytes, read_bytes; /* that reached memory, each once */
-	uint64_t contexts, pds, mrs, channels, cqs, qps; /* now */
+	uint64_t contexts, pds, mrs, channels, cqs, qps, ahs, srqs; /* now */
 };
 
 struct fk_qp_counters {

@@ -31,6 +31,9 @@ struct fk_packet *fk_packet_new(struct fk_qp *qp, enum fk_packet_kind kind, uint
 	p->sqpn = qp->qp.qp_num;
 	p->dqpn = qp->attr.dest_qp_num;
 	p->psn = psn & FK_PSN_MASK;
+	p->session = qp->session;
+	p->session_psn = qp->session_psn;
+	p->key = qp->key;
 	p->len = len;
 	p->act.kind = FK_ACT_LOOSE;
 	p->act.owner = p;
@@ -132,12 +135,18 @@ void fk_release_packets(struct fk_nic *nic, struct fk_rule *rule)
 /*
  * fk_deliver gives a packet to the queue pair that it is addressed to. As on a real network that is found by number
  * alone; the queue pair compares the sender's address with its peer's, and the PSN with what it expects. The number
- * of the sending queue pair is not in a packet.
+ * of the sending queue pair is in packets of dynamic connections only.
  */
 void fk_deliver(struct fk_nic *nic, struct fk_packet *p)
 {
 	struct fk_device *dev = fk_find_device(nic, p);
 	struct fk_qp *qp = dev ? fk_find_qp(nic, dev, p->dqpn) : NULL;
+	bool request = p->kind == FK_WRITE || p->kind == FK_READ;
+
+	if (qp && qp->kind == FK_DCT)
+		qp = request ? fk_dc_end(nic, qp, p) : NULL;
+	else if (qp && (p->session != qp->session || (qp->kind == FK_DCI && request)))
+		qp = NULL;
 	bool peer = qp && (dev->o.infiniband ? qp->attr.ah_attr.dlid == p->slid
 					     : memcmp(qp->attr.ah_attr.grh.dgid.raw, p->sgid.raw, 16) == 0);
 

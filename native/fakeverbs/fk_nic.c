@@ -237,6 +237,7 @@ struct fk_nic *fk_new(const struct fk_options *options)
 	fk_fill_memory_calls(&nic->api);
 	fk_fill_cq_calls(&nic->api);
 	fk_fill_qp_calls(&nic->api);
+	fk_fill_dc_calls(nic);
 	if (!nic->o.stepped)
 		nic->running = pthread_create(&nic->thread, NULL, worker, nic) == 0;
 	return nic;

@@ -12,6 +12,7 @@
 
 #include "fk.h"
 #include "nv_api.h"
+#include "nv_dc_api.h"
 
 #if NV_HAVE_VERBS
 
@@ -59,6 +60,8 @@ struct fk_packet {
 	uint32_t imm;        /* as on the wire */
 	enum fk_ack_code code;
 	uint32_t wait;       /* of FK_NAK_NOT_READY: the code of a time */
+	uint32_t session, session_psn; /* of dynamic connections, else 0 */
+	uint64_t key;
 	uint64_t remote; /* of a first WRITE packet and a READ */
 	uint32_t rkey, total;
 	uint32_t len;
@@ -114,6 +117,21 @@ struct fk_mr {
 	bool dead;
 };
 
+struct fk_ah {
+	struct ibv_ah ah;
+	struct fk_pd *pd;
+	struct ibv_ah_attr attr;
+	uint64_t users; /* work requests */
+	bool dead;
+};
+
+struct fk_srq {
+	struct ibv_srq srq;
+	struct fk_pd *pd;
+	uint64_t users;
+	bool dead;
+};
+
 struct fk_channel {
 	struct ibv_comp_channel channel;
 	struct fk_ctx *ctx;
@@ -161,6 +179,9 @@ struct fk_work {
 	bool lie; /* what it fails with is reported as success */
 	struct fk_rule *rule; /* of its completion */
 	uint64_t hash;
+	struct fk_ah *ah; /* where it goes, of a DCI */
+	uint32_t dct;
+	uint64_t key;
 };
 
 enum fk_job_kind { FK_JOB_READ, FK_JOB_ACK };
@@ -175,8 +196,12 @@ struct fk_job {
 	bool again; /* a READ that was asked for before */
 };
 
+/* FK_DCR is the end that a DCT has for each DCI that has connected to it: a responder that no program knows. */
+enum fk_kind { FK_RC, FK_DCI, FK_DCT, FK_DCR };
+
 struct fk_qp {
 	struct ibv_qp qp;
+	enum fk_kind kind;
 	struct fk_pd *pd;
 	struct fk_ctx *ctx;
 	struct fk_device *dev;
@@ -218,12 +243,21 @@ struct fk_qp {
 	uint32_t egress_count;
 	struct fk_act wire;
 
+	/* Dynamic connections: of a DCI and a DCR the session, of a DCI and a DCT the key, of a DCT its DCRs. */
+	bool connected;
+	uint32_t session, session_psn;
+	uint64_t key;
+	struct fk_srq *srq;
+	struct fk_qp *parent, *ends;
+
 	uint64_t works, write_bytes, read_bytes;
 	uint64_t unacked; /* asynchronous events that the program took */
 };
 
 struct fk_nic {
 	struct nv_api api; /* first: the table is the adapter */
+	struct nv_dc_api dc;
+	uint32_t sessions;
 	struct fk_options o;
 	pthread_mutex_t mu;
 	pthread_cond_t work, change;
@@ -315,6 +349,21 @@ void fk_release_work(struct fk_nic *nic, struct fk_qp *qp, uint64_t upto);
 /* Ends the oldest receive, if there is one. */
 void fk_receive(struct fk_nic *nic, struct fk_qp *qp, struct ibv_wc wc);
 void fk_purge_jobs(struct fk_qp *qp, uint32_t from, bool all);
+struct fk_qp *fk_create_qp(struct fk_pd *pd, struct ibv_qp_init_attr *attr, enum fk_kind kind);
+void fk_qp_init(struct fk_qp *qp);
+void fk_qp_number(struct fk_nic *nic, struct fk_qp *qp);
+void fk_stop(struct fk_nic *nic, struct fk_qp *qp);
+int fk_post_one(struct fk_nic *nic, struct fk_qp *qp, const struct ibv_send_wr *wr);
+void fk_posted(struct fk_nic *nic, struct fk_qp *qp);
+
+/* fk_dc.c */
+void fk_fill_dc_calls(struct fk_nic *nic);
+/* Connects a DCI to the target of a work request; false: it must wait until all before it have been answered. */
+bool fk_dc_connect(struct fk_nic *nic, struct fk_qp *qp, const struct fk_work *w);
+/* The end of a DCT that a request belongs to, or NULL. */
+struct fk_qp *fk_dc_end(struct fk_nic *nic, struct fk_qp *dct, const struct fk_packet *p);
+/* Ends what a DCT has. */
+void fk_dc_destroyed(struct fk_nic *nic, struct fk_qp *qp);
 
 /* fk_requester.c */
 void fk_send_turn(struct fk_nic *nic, struct fk_qp *qp);

@@ -34,7 +34,7 @@ static void act_init(struct fk_act *act, enum fk_act_kind kind, struct fk_qp *qp
 	act->owner = qp;
 }
 
-static int check_create(struct fk_nic *nic, struct fk_pd *pd, const struct ibv_qp_init_attr *attr)
+static int check_create(struct fk_nic *nic, struct fk_pd *pd, const struct ibv_qp_init_attr *attr, enum fk_kind kind)
 {
 	struct fk_device *dev = pd->ctx->dev;
 	struct fk_cq *cq = (struct fk_cq *)attr->send_cq, *rq = (struct fk_cq *)attr->recv_cq;
@@ -48,48 +48,20 @@ static int check_create(struct fk_nic *nic, struct fk_pd *pd, const struct ibv_q
 	}
 	if (dev->fatal)
 		return EIO;
-	if (attr->qp_type != IBV_QPT_RC || attr->srq)
+	if (kind == FK_RC && (attr->qp_type != IBV_QPT_RC || attr->srq))
 		return EOPNOTSUPP;
-	if (attr->cap.max_send_wr < 1 || attr->cap.max_send_wr > (uint32_t)dev->o.max_wr ||
+	if (kind != FK_DCT && attr->cap.max_send_wr < 1)
+		return EINVAL;
+	if (attr->cap.max_send_wr > (uint32_t)dev->o.max_wr ||
 	    attr->cap.max_recv_wr > (uint32_t)dev->o.max_wr || attr->cap.max_send_sge > 1 ||
 	    attr->cap.max_recv_sge > 1 || attr->cap.max_inline_data > 0)
 		return EINVAL;
 	return dev->qps >= (uint64_t)dev->o.max_qp ? ENOMEM : 0;
 }
 
-static struct ibv_qp *create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_attr *attr)
+/* fk_qp_init is what every queue pair needs, also one that no program made. */
+void fk_qp_init(struct fk_qp *qp)
 {
-	struct fk_pd *pd = (struct fk_pd *)ibpd;
-	struct fk_device *dev = pd->ctx->dev;
-	struct fk_nic *nic = dev->nic;
-
-	fk_enter(nic);
-	int err = check_create(nic, pd, attr);
-
-	if (err) {
-		fk_leave(nic);
-		errno = err;
-		return NULL;
-	}
-	struct fk_qp *qp = fk_alloc(nic, sizeof(*qp));
-
-	qp->sq = calloc(attr->cap.max_send_wr, sizeof(*qp->sq));
-	qp->rq = calloc(attr->cap.max_recv_wr + 1, sizeof(*qp->rq)); /* none is no error */
-	if (!qp->sq || !qp->rq)
-		abort();
-	qp->pd = pd;
-	qp->ctx = pd->ctx;
-	qp->dev = dev;
-	qp->cq = (struct fk_cq *)attr->send_cq;
-	qp->cap = attr->cap;
-	qp->signal_all = attr->sq_sig_all;
-	qp->qp.context = pd->pd.context;
-	qp->qp.qp_context = attr->qp_context;
-	qp->qp.pd = ibpd;
-	qp->qp.send_cq = attr->send_cq;
-	qp->qp.recv_cq = attr->recv_cq;
-	qp->qp.qp_num = new_qpn(nic);
-	qp->qp.qp_type = IBV_QPT_RC;
 	pthread_mutex_init(&qp->qp.mutex, NULL);
 	pthread_cond_init(&qp->qp.cond, NULL);
 	act_init(&qp->send, FK_ACT_SEND, qp);
@@ -99,19 +71,70 @@ static struct ibv_qp *create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_attr *at
 	act_init(&qp->wire, FK_ACT_WIRE, qp);
 	qp->jobs_end = &qp->jobs;
 	qp->egress_end = &qp->egress;
+	qp->next = qp->dev->nic->qps;
+	qp->dev->nic->qps = qp;
+}
+
+/* fk_qp_number gives it a number, by which packets find it. */
+void fk_qp_number(struct fk_nic *nic, struct fk_qp *qp)
+{
+	qp->qp.qp_num = new_qpn(nic);
 	struct fk_qp **bucket = &nic->qp_buckets[qp->qp.qp_num % FK_BUCKETS];
 
 	qp->next_bucket = *bucket;
 	*bucket = qp;
-	qp->next = nic->qps;
-	nic->qps = qp;
+}
+
+/* fk_create_qp returns NULL with errno. */
+struct fk_qp *fk_create_qp(struct fk_pd *pd, struct ibv_qp_init_attr *attr, enum fk_kind kind)
+{
+	struct fk_device *dev = pd->ctx->dev;
+	struct fk_nic *nic = dev->nic;
+
+	fk_enter(nic);
+	int err = check_create(nic, pd, attr, kind);
+
+	if (err) {
+		fk_leave(nic);
+		errno = err;
+		return NULL;
+	}
+	struct fk_qp *qp = fk_alloc(nic, sizeof(*qp));
+
+	qp->sq = calloc(attr->cap.max_send_wr + 1, sizeof(*qp->sq)); /* none is no error */
+	qp->rq = calloc(attr->cap.max_recv_wr + 1, sizeof(*qp->rq));
+	if (!qp->sq || !qp->rq)
+		abort();
+	qp->kind = kind;
+	qp->pd = pd;
+	qp->ctx = pd->ctx;
+	qp->dev = dev;
+	qp->cq = (struct fk_cq *)attr->send_cq;
+	qp->cap = attr->cap;
+	qp->signal_all = attr->sq_sig_all;
+	qp->qp.context = pd->pd.context;
+	qp->qp.qp_context = attr->qp_context;
+	qp->qp.pd = &pd->pd;
+	qp->qp.send_cq = attr->send_cq;
+	qp->qp.recv_cq = attr->recv_cq;
+	qp->qp.qp_type = attr->qp_type;
+	fk_qp_init(qp);
+	if (kind != FK_DCT)
+		fk_qp_number(nic, qp); /* a DCT gets it when it begins to answer */
 	pd->users++;
 	qp->cq->users++;
 	((struct fk_cq *)attr->recv_cq)->users++;
 	dev->qps++;
 	nic->n.qps++;
 	fk_leave(nic);
-	return &qp->qp;
+	return qp;
+}
+
+static struct ibv_qp *create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_attr *attr)
+{
+	struct fk_qp *qp = fk_create_qp((struct fk_pd *)ibpd, attr, FK_RC);
+
+	return qp ? &qp->qp : NULL;
 }
 
 /* ---- Ownership and completions ---- */
@@ -123,6 +146,8 @@ void fk_release_work(struct fk_nic *nic, struct fk_qp *qp, uint64_t upto)
 		struct fk_work *w = &qp->sq[qp->freed % qp->cap.max_send_wr];
 		uint8_t *host;
 
+		if (w->ah)
+			w->ah->users--;
 		if (!nic->o.poison || w->len == 0 || !w->done)
 			continue;
 		host = fk_local(nic, qp, w->lkey, w->local, w->len, false);
@@ -257,7 +282,7 @@ void fk_purge_jobs(struct fk_qp *qp, uint32_t from, bool all)
 	qp->jobs_end = at;
 }
 
-static void stop(struct fk_nic *nic, struct fk_qp *qp)
+void fk_stop(struct fk_nic *nic, struct fk_qp *qp)
 {
 	fk_act_cancel(nic, &qp->send);
 	fk_act_cancel(nic, &qp->timer);
@@ -305,7 +330,7 @@ void fk_fail_qp(struct fk_nic *nic, uint32_t qpn)
 {
 	fk_enter(nic);
 	for (struct fk_qp *qp = nic->qps; qp; qp = qp->next) {
-		if (qp->dead || qp->qp.qp_num != qpn)
+		if (qp->dead || qp->kind == FK_DCR || qp->qp.qp_num != qpn)
 			continue;
 		struct ibv_async_event event = {.event_type = IBV_EVENT_QP_FATAL};
 
@@ -320,7 +345,7 @@ void fk_fail_qp(struct fk_nic *nic, uint32_t qpn)
 /* reset takes everything from the adapter: after it no buffer is owned and nothing is sent. */
 static void reset(struct fk_nic *nic, struct fk_qp *qp)
 {
-	stop(nic, qp);
+	fk_stop(nic, qp);
 	if (!nic->o.keep_completions) {
 		fk_cq_forget(qp->cq, qp);
 		fk_cq_forget((struct fk_cq *)qp->qp.recv_cq, qp);
@@ -337,6 +362,7 @@ static void reset(struct fk_nic *nic, struct fk_qp *qp)
 	qp->gap = qp->waiting = false;
 	qp->received = qp->posted;
 	qp->nak_sent = qp->refused = qp->established = qp->writing = false;
+	qp->connected = false;
 	qp->read_jobs = 0;
 	fk_changed(nic);
 }
@@ -363,10 +389,12 @@ static int destroy_qp(struct ibv_qp *ibqp)
 	qp->dead = true;
 	struct fk_qp **at = &nic->qp_buckets[qp->qp.qp_num % FK_BUCKETS];
 
-	while (*at != qp)
+	while (*at && *at != qp)
 		at = &(*at)->next_bucket;
-	*at = qp->next_bucket;
-	if (nic->o.reuse_numbers) {
+	if (*at)
+		*at = qp->next_bucket;
+	fk_dc_destroyed(nic, qp);
+	if (nic->o.reuse_numbers && qp->qp.qp_num != 0) {
 		if (nic->free_qpn_len == nic->free_qpn_room) {
 			nic->free_qpn_room = nic->free_qpn_room ? 2 * nic->free_qpn_room : 64;
 			nic->free_qpn = realloc(nic->free_qpn, nic->free_qpn_room * sizeof(*nic->free_qpn));
@@ -396,6 +424,19 @@ struct change {
 	int required, optional;
 };
 
+/* Of a DCI, which learns of its peers by its work requests, and a DCT: what mlx5dv_create_qp(3)'s users must name. */
+static const struct change dci_changes[] = {
+	{IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT, 0},
+	{IBV_QPS_INIT, IBV_QPS_RTR, IBV_QP_PATH_MTU, 0},
+	{IBV_QPS_RTR, IBV_QPS_RTS,
+	 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT, 0},
+};
+
+static const struct change dct_changes[] = {
+	{IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, 0},
+	{IBV_QPS_INIT, IBV_QPS_RTR, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER, 0},
+};
+
 static const struct change changes[] = {
 	{IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, 0},
 	{IBV_QPS_INIT, IBV_QPS_INIT, 0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
@@ -412,13 +453,22 @@ static const struct change changes[] = {
 static bool allowed(const struct fk_qp *qp, enum ibv_qp_state to, int mask)
 {
 	int named = mask & ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
+	const struct change *list = changes;
+	size_t count = sizeof(changes) / sizeof(changes[0]);
 
-	if ((mask & IBV_QP_STATE) && to == IBV_QPS_RESET)
+	if (qp->kind == FK_DCI) {
+		list = dci_changes;
+		count = sizeof(dci_changes) / sizeof(dci_changes[0]);
+	} else if (qp->kind == FK_DCT) { /* only destroying it ends it */
+		list = dct_changes;
+		count = sizeof(dct_changes) / sizeof(dct_changes[0]);
+	}
+	if (qp->kind != FK_DCT && (mask & IBV_QP_STATE) && to == IBV_QPS_RESET)
 		return named == 0;
-	if ((mask & IBV_QP_STATE) && to == IBV_QPS_ERR)
+	if (qp->kind != FK_DCT && (mask & IBV_QP_STATE) && to == IBV_QPS_ERR)
 		return named == 0 && qp->state != IBV_QPS_RESET;
-	for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
-		const struct change *c = &changes[i];
+	for (size_t i = 0; i < count; i++) {
+		const struct change *c = &list[i];
 
 		if (c->from == qp->state && c->to == to)
 			return (named & c->required) == c->required &&
@@ -446,7 +496,7 @@ static bool valid(const struct fk_qp *qp, const struct ibv_qp_attr *a, int mask)
 		return false;
 	if ((mask & IBV_QP_AV) && ah->is_global &&
 	    (ah->grh.sgid_index >= FK_GIDS || memcmp(dev->o.gids[ah->grh.sgid_index].raw, zero, 16) == 0 ||
-	     memcmp(ah->grh.dgid.raw, zero, 16) == 0))
+	     (qp->kind != FK_DCT && memcmp(ah->grh.dgid.raw, zero, 16) == 0)))
 		return false;
 	return !((mask & IBV_QP_DEST_QPN) && a->dest_qp_num > 0xffffff) &&
 	       !((mask & IBV_QP_RQ_PSN) && a->rq_psn > FK_PSN_MASK) &&
@@ -474,6 +524,8 @@ static void apply(struct fk_nic *nic, struct fk_qp *qp, const struct ibv_qp_attr
 		qp->attr.max_dest_rd_atomic = a->max_dest_rd_atomic;
 		qp->mtu = 128u << a->path_mtu;
 		qp->expected = a->rq_psn;
+		if (qp->kind == FK_DCT)
+			fk_qp_number(nic, qp);
 	}
 	if (qp->state == IBV_QPS_RTR && to == IBV_QPS_RTS) {
 		qp->attr.sq_psn = a->sq_psn;
@@ -550,7 +602,7 @@ static int query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask, str
 			init->send_cq = ibqp->send_cq;
 			init->recv_cq = ibqp->recv_cq;
 			init->cap = qp->cap;
-			init->qp_type = IBV_QPT_RC;
+			init->qp_type = ibqp->qp_type;
 			init->sq_sig_all = qp->signal_all;
 		}
 	}
@@ -560,7 +612,7 @@ static int query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask, str
 
 /* ---- Posting ---- */
 
-static int post_one(struct fk_nic *nic, struct fk_qp *qp, const struct ibv_send_wr *wr)
+int fk_post_one(struct fk_nic *nic, struct fk_qp *qp, const struct ibv_send_wr *wr)
 {
 	if (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_ERR) {
 		fk_blame(nic, "post_send: queue pair %u is in state %d", qp->qp.qp_num, (int)qp->state);
@@ -606,6 +658,17 @@ static int post_one(struct fk_nic *nic, struct fk_qp *qp, const struct ibv_send_
 	return 0;
 }
 
+/* fk_posted lets the adapter begin with what was posted. */
+void fk_posted(struct fk_nic *nic, struct fk_qp *qp)
+{
+	if (qp->dev->fatal)
+		return;
+	if (qp->state == IBV_QPS_RTS && !qp->send.at)
+		fk_act_at(nic, &qp->send, nic->cur);
+	else if (qp->state == IBV_QPS_ERR && !qp->flush.at)
+		fk_act_at(nic, &qp->flush, nic->cur + nic->o.flush_time);
+}
+
 static int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct fk_qp *qp = (struct fk_qp *)ibqp;
@@ -622,8 +685,8 @@ static int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_sen
 		if (!rule->o.err)
 			rule = NULL;
 	}
-	if (qp->dead) {
-		fk_blame(nic, "post_send: queue pair is destroyed");
+	if (qp->dead || qp->kind != FK_RC) {
+		fk_blame(nic, "post_send: queue pair is destroyed, or no reliable connection");
 		rc = EINVAL;
 	}
 	bool whole = rule && rule->o.batch == UINT32_MAX;
@@ -633,7 +696,7 @@ static int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_sen
 			stop_at = taken++;
 	taken = 0;
 	while (wr && rc == 0) {
-		rc = taken == stop_at ? rule->o.err : post_one(nic, qp, wr);
+		rc = taken == stop_at ? rule->o.err : fk_post_one(nic, qp, wr);
 		if (rc == 0) {
 			taken++;
 			wr = wr->next;
@@ -643,12 +706,8 @@ static int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_sen
 		*bad = wr;
 	else if (whole)
 		rc = rule->o.err;
-	if (taken > 0 && !qp->dev->fatal) {
-		if (qp->state == IBV_QPS_RTS && !qp->send.at)
-			fk_act_at(nic, &qp->send, nic->cur);
-		else if (qp->state == IBV_QPS_ERR && !qp->flush.at)
-			fk_act_at(nic, &qp->flush, nic->cur + nic->o.flush_time);
-	}
+	if (taken > 0)
+		fk_posted(nic, qp);
 	fk_leave(nic);
 	return rc;
 }
@@ -662,7 +721,7 @@ static int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_rec
 
 	fk_enter(nic);
 	for (; wr && rc == 0; wr = wr->next) {
-		if (qp->dead || qp->state == IBV_QPS_RESET) {
+		if (qp->dead || qp->kind != FK_RC || qp->state == IBV_QPS_RESET) {
 			fk_blame(nic, "post_recv: queue pair %u is destroyed or reset", ibqp->qp_num);
 			rc = EINVAL;
 		} else if (wr->num_sge != 0) {
@@ -704,10 +763,12 @@ int fk_read_qp_counters(struct fk_nic *nic, uint32_t qpn, struct fk_qp_counters 
 
 	fk_enter(nic);
 	for (struct fk_qp *qp = nic->qps; qp && !found; qp = qp->next) {
-		if (qp->qp.qp_num != qpn)
+		if (qp->qp.qp_num != qpn || qp->kind == FK_DCR)
 			continue;
 		out->works = qp->works;
 		out->write_bytes = qp->write_bytes;
+		for (struct fk_qp *end = qp->ends; end; end = end->next_bucket)
+			out->write_bytes += end->write_bytes;
 		out->read_bytes = qp->read_bytes;
 		out->owned = qp->tail - qp->freed;
 		out->state = (int)qp->state;

@@ -150,6 +150,8 @@ void fk_send_turn(struct fk_nic *nic, struct fk_qp *qp)
 		return;
 	struct fk_work *w = work_at(qp, qp->cursor);
 
+	if (!w->started && qp->kind == FK_DCI && !fk_dc_connect(nic, qp, w))
+		return; /* goes on when those before have been answered */
 	if (!w->started)
 		begin(nic, qp, w);
 	if (w->fail && w->limit == qp->packet && (!w->read || w->limit == 0)) {

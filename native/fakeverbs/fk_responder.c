@@ -24,6 +24,10 @@ static void acknowledge(struct fk_nic *nic, struct fk_qp *qp, enum fk_ack_code c
 	fk_transmit(nic, qp, p);
 	if (code != FK_NAK_INVALID && code != FK_NAK_ACCESS)
 		return;
+	if (qp->kind == FK_DCR) { /* the DCT goes on: it is this sender's session that ends */
+		fk_qp_error(nic, qp, false);
+		return;
+	}
 	struct ibv_async_event event = {.event_type =
 						code == FK_NAK_ACCESS ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR};
 

@@ -125,6 +125,7 @@ func (n *NIC) add(i int, d Device) error {
 		max_rd:       or(d.MaxReads, 16),
 		max_mr_bytes: 1 << 62,
 		max_message:  C.uint32_t(or(d.MaxMessage, 1<<30)),
+		no_dc:        truth(d.NoDC),
 	}
 	put(c.name[:], d.Name)
 	local := [16]byte{0: 0xfe, 1: 0x80, 15: byte(i + 1), 11: 0xff, 12: 0xfe, 8: 2}
@@ -353,7 +354,7 @@ func (n *NIC) Counters() Counters {
 		NotReady: uint64(c.not_ready), Dropped: uint64(c.dropped),
 		WriteBytes: uint64(c.write_bytes), ReadBytes: uint64(c.read_bytes),
 		Contexts: uint64(c.contexts), PDs: uint64(c.pds), MRs: uint64(c.mrs), Channels: uint64(c.channels),
-		CQs: uint64(c.cqs), QPs: uint64(c.qps),
+		CQs: uint64(c.cqs), QPs: uint64(c.qps), Addresses: uint64(c.ahs), SRQs: uint64(c.srqs),
 	}
 }
 

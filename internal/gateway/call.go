@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -36,11 +35,10 @@ type call struct {
 	wrote  bool // the header of the answer is out
 	unsafe bool // client memory may still change: no answer may go out
 	status int
-	path   path          // how the payload moved
-	moved  int64         // payload bytes moved
-	reason string        // why RDMA was declined
-	bySpec bool          // a decline is answered with 2xx
-	drain  time.Duration // instead of drainWait; 0: that
+	path   path   // how the payload moved
+	moved  int64  // payload bytes moved
+	reason string // why RDMA was declined
+	bySpec bool   // a decline is answered with 2xx
 
 	// For the access log.
 	answer counted
@@ -307,8 +305,12 @@ func (c *call) limitDrain() {
 	if c.r.ContentLength == 0 {
 		return
 	}
+	wait := drainWait
+	if k, err := carrierOf(c.r.Header); k != nil || err != nil {
+		wait = tokenDrainWait
+	}
 	// An error means that there is no connection to wait for.
-	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(cmp.Or(c.drain, drainWait)))
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(wait))
 }
 
 func (c *call) writeHeader(status int) {

@@ -151,7 +151,6 @@ func (c *call) checkEmptyBody() error {
 	}
 	switch {
 	case c.r.ContentLength != 0 || len(c.r.TransferEncoding) > 0:
-		c.drain = tokenDrainWait
 		return s3.New(s3.InvalidRequest, "With a token, Content-Length is 0: the payload is in the client's memory.")
 	case c.r.Header.Get("Content-Md5") != "":
 		return s3.New(s3.InvalidRequest, "With a token, there is no body that Content-MD5 could speak of.")

@@ -6,9 +6,9 @@
 //
 // Words are those of the verbs: device, port, GID, protection domain (PD), memory region (MR), completion
 // queue (CQ), queue pair (QP). Only reliable connections (RC), and the dynamic ones of mlx5 adapters (DC, by libmlx5),
-// RDMA WRITE and RDMA READ are offered; on RC a WRITE may carry an immediate, which uses up a receive of the peer. A DCI
-// sends to what each work request names, a DCT is such a target. DC was not run on hardware yet: a test compares what
-// libmlx5 is called with to its documentation, and native/fakeverbs runs the rest.
+// RDMA WRITE and RDMA READ are offered; on RC a WRITE may carry an immediate, which uses up a receive of the peer. A
+// DCI sends to what each work request names, a DCT is such a target. DC was not run on hardware yet: a test compares
+// what libmlx5 is called with to its documentation, and native/fakeverbs runs the rest.
 //
 // Invariants:
 //  1. Nothing is linked: where libibverbs, the C compiler or its headers were missing, Open says so in an
@@ -24,8 +24,8 @@
 // Post, PostReceive, and the changes of state of one QP or DCI, by one at a time each. Close waits for calls that are
 // running.
 //
-// Lock order: each object has a lock, held to read in its calls and to write in Close; NewQP, NewDCI and NewDCT take the
-// PD's, then the CQ's; DCI.Post the DCI's, then the Address's.
+// Lock order: each object has a lock, held to read in its calls and to write in Close; NewQP, NewDCI and NewDCT take
+// the PD's, then the CQ's; DCI.Post the DCI's, then the Address's.
 //
 // What it does not do: choosing rails, retries, flow control, splitting.
 package native

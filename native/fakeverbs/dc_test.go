@@ -45,8 +45,9 @@ func newDCEnd(t *testing.T, nic *fakeverbs.NIC, device string, access native.Acc
 	must("new cq")
 	e.mr, err = e.pd.Register(e.mem, access)
 	must("register")
-	e.path = native.Path{Port: 1, GIDIndex: 1, HopLimit: 64, TrafficClass: 96, Access: native.RemoteRead | native.RemoteWrite,
-		PSN: 0xfffff0, Timeout: 14, Retries: 7, RNRRetries: 7, MinRNRTimer: 12}
+	e.path = native.Path{Port: 1, GIDIndex: 1, HopLimit: 64, TrafficClass: 96,
+		Access: native.RemoteRead | native.RemoteWrite,
+		PSN:    0xfffff0, Timeout: 14, Retries: 7, RNRRetries: 7, MinRNRTimer: 12}
 	t.Cleanup(func() {
 		for _, o := range []interface{ Close() error }{e.cq, e.mr, e.pd, e.dev} {
 			closedWell(t, o)
@@ -119,8 +120,8 @@ func (e *dcEnd) to(o *dcEnd, dct uint32) native.Destination {
 
 // work is one work request between the same offsets of both ends' memory.
 func (e *dcEnd) work(id uint64, o *dcEnd, op native.Opcode, at, n int) native.Work {
-	return native.Work{ID: id, Op: op, Local: e.mr.Addr() + uint64(at), Remote: o.mr.Addr() + uint64(at), Length: uint32(n),
-		LKey: e.mr.LKey(), RKey: o.mr.RKey(), Signal: true}
+	return native.Work{ID: id, Op: op, Local: e.mr.Addr() + uint64(at), Remote: o.mr.Addr() + uint64(at),
+		Length: uint32(n), LKey: e.mr.LKey(), RKey: o.mr.RKey(), Signal: true}
 }
 
 func (e *dcEnd) post(d *native.DCI, to native.Destination, work ...native.Work) {

@@ -89,8 +89,8 @@ type Device struct {
 	NoDC       bool // it has no dynamically connected queue pairs
 }
 
-// Point is where a Rule applies. Up to AtDestroyAddress they are calls of the library; AtInit to AtError are ibv_modify_qp to
-// that state.
+// Point is where a Rule applies. Up to AtDestroyAddress they are calls of the library; AtInit to AtError are
+// ibv_modify_qp to that state.
 type Point int
 
 // Points.
@@ -126,9 +126,9 @@ type Effect int
 
 // Effects.
 const (
-	// Fail: a call returns Errno; AtPost the first Batch requests of the chain are taken, at most all but one, or all with
-	// WholeBatch; of a DCI's none. A work request ends with Status and Vendor, after the whole packets of Bytes have moved. A packet is
-	// lost.
+	// Fail: a call returns Errno; AtPost the first Batch requests of the chain are taken, at most all but one, or all
+	// with WholeBatch; of a DCI's none. A work request ends with Status and Vendor, after the whole packets of Bytes have
+	// moved. A packet is lost.
 	Fail Effect = iota
 	// Hold: a call waits (and then returns Errno, or goes on), the completion of a work request is kept back, a packet
 	// stays in the network, until Release. Completions of the queue pair that come later wait too, unless Overtake.

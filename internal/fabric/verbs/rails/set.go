@@ -27,6 +27,8 @@ type Set struct {
 	stopping  sync.Once
 	closeWait time.Duration // for the driver of a rail
 
+	links sync.WaitGroup // counted up under mu, until stop is closed
+
 	mu       sync.Mutex
 	watchers []*func()
 }
@@ -128,11 +130,15 @@ func (set *Set) keep() {
 	}
 }
 
-// Close ends the keepers and closes the rails, at once: one whose driver does not return from a call costs the others
+// Close ends the keepers and the links and closes the rails, at once: one whose driver does not return from a call costs the others
 // nothing, and is left alone after a while. After an error an adapter may still use the arena, which must stay mapped;
 // Close may be called again then. Errors: initiator.ErrStuck, when an adapter neither resets nor destroys a queue pair.
 func (set *Set) Close() error {
-	set.stopping.Do(func() { close(set.stop) })
+	set.stopping.Do(func() {
+		set.mu.Lock()
+		defer set.mu.Unlock()
+		close(set.stop)
+	})
 	closing := make([]chan error, len(set.list))
 	for i, k := range set.list {
 		closing[i] = make(chan error, 1)
@@ -151,7 +157,11 @@ func (set *Set) Close() error {
 		}
 		errs = append(errs, fmt.Errorf("rails: %s: %w: its driver does not return", k.name, initiator.ErrStuck))
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err == nil {
+		set.links.Wait() // their queue pairs are gone
+	}
+	return err
 }
 
 // List is the rails, each at its index.

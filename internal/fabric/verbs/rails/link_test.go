@@ -304,7 +304,9 @@ func TestRefusedLinks(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, r.want)
 		}
 	}
-	hang := nic.Inject(fakeverbs.Rule{At: fakeverbs.AtReceive, Do: fakeverbs.Hold, Device: fakeRail, Times: fakeverbs.Always})
+	hang := nic.Inject(fakeverbs.Rule{
+		At: fakeverbs.AtReceive, Do: fakeverbs.Hold, Device: fakeRail, Times: fakeverbs.Always,
+	})
 	var tasks sync.WaitGroup
 	for range maxConnects / connectShare { // all the turns of r
 		_, e := c.offer()
@@ -352,7 +354,9 @@ func TestLinkOnAHungAdapter(t *testing.T) {
 	var log syncBuffer
 	nic, set, memory, c := ground(t, fakeverbs.Options{Lenient: true}, slog.New(slog.NewTextHandler(&log, nil)))
 	l, _ := c.link(set, "p")
-	held := nic.Inject(fakeverbs.Rule{At: fakeverbs.AtWork, Do: fakeverbs.Hold, QPN: l.Local().QPN, Times: fakeverbs.Always})
+	held := nic.Inject(fakeverbs.Rule{
+		At: fakeverbs.AtWork, Do: fakeverbs.Hold, QPN: l.Local().QPN, Times: fakeverbs.Always,
+	})
 	hang := nic.Inject(fakeverbs.Rule{At: fakeverbs.AtReset, Do: fakeverbs.Hold, Device: fakeRail})
 	moved := make(chan error, 1)
 	go func() { moved <- l.Move(c.move(native.OpRead, memory)) }()
@@ -381,7 +385,9 @@ func TestLinkOnAHungAdapter(t *testing.T) {
 func TestLinksEndWithTheirRails(t *testing.T) {
 	nic, set, memory, c := ground(t, fakeverbs.Options{}, nil)
 	l, _ := c.link(set, "p")
-	held := nic.Inject(fakeverbs.Rule{At: fakeverbs.AtWork, Do: fakeverbs.Hold, QPN: l.Local().QPN, Times: fakeverbs.Always})
+	held := nic.Inject(fakeverbs.Rule{
+		At: fakeverbs.AtWork, Do: fakeverbs.Hold, QPN: l.Local().QPN, Times: fakeverbs.Always,
+	})
 	moved := make(chan error, 1)
 	go func() { moved <- l.Move(c.move(native.OpWrite, memory)) }()
 	held.Await(1)

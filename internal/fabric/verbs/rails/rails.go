@@ -3,8 +3,8 @@
 //
 // Called by: internal/fabric/verbs; opened and closed by server.
 //
-// Words: a use is one queue pair of a fabric on a rail, with the queue pair of a client that it leads to; a link is a use
-// of a fabric that has nothing to fall back on; a lapse is a use that failed and not for its client.
+// Words: a use is one queue pair of a fabric on a rail, with the queue pair of a client that it leads to; a link is a
+// use of a fabric that has nothing to fall back on; a lapse is a use that failed and not for its client.
 //
 // Invariants:
 //  1. A rail that is down takes no use, and those that it has are told to fail before anybody is told that it is down.
@@ -16,7 +16,7 @@
 //  5. A principal has at most its share of a rail's uses, and of those that connect at once, all fabrics together.
 //
 // Lock order: Set.mu, ends.mu, turns.mu and Link.mu are never held together, nor over a call of an engine, of Use.Fail
-// or of what Watch was given; those may take locks of a fabric, which holds them only over calls that take no lock here.
+// or of what Watch was given; those may take locks of a fabric, which holds them over no call that takes a lock here.
 //
 // What it does not do: sessions, going on by another rail, which GIDs are a client's (reach), posting and polling
 // (initiator).

@@ -47,6 +47,7 @@ var allowed = map[string][]string{
 	"internal/fabric/dataconn": {"internal/fabric", "internal/frame"},
 	"internal/fabric/tcp": {"internal/fabric", "internal/fabric/dataconn", "internal/arena", "internal/token",
 		"internal/frame"},
+	"internal/fabric/dc/lane":         {},
 	"internal/fabric/verbs/initiator": {"internal/fabric/verbs/reach", "internal/rail", "native"},
 	"internal/fabric/verbs/rails":     {"internal/fabric/verbs/initiator", "internal/frame", "internal/rail", "native"},
 	"internal/fabric/verbs/reach":     {"internal/rail", "native"},

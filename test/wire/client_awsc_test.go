@@ -12,7 +12,7 @@ import (
 // gets; buffers of the caller must be filled exactly.
 func init() {
 	c := &client{
-		name: "aws-c-s3", falls: true, request: awsCRequest,
+		name: "aws-c-s3", falls: true, probes: true, request: awsCRequest,
 		judge: func(a *ask, r *answer) (verdict, int64) { return awsCJudge(a, r, false) },
 		cells: awsCCells, listed: awsCListed,
 	}
@@ -82,6 +82,8 @@ get                  ok         ok
 get-small            ok         ok
 get-roomy            ok         ok
 get-range            ok         ok
+get-first            ok         ok
+get-first-large      err?       body
 get-empty            body       body
 get-too-large        err?       body
 get-not-modified     err        err
@@ -150,6 +152,8 @@ get                  ok         ok
 get-small            ok         ok
 get-roomy            err        err
 get-range            ok         ok
+get-first            err        err
+get-first-large      err?       err?
 get-empty            err        err
 get-too-large        err?       err?
 get-not-modified     err        err

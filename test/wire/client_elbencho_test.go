@@ -77,6 +77,8 @@ get                  ok         ok
 get-small            ok         ok
 get-roomy            ok         ok
 get-range            ok         ok
+get-first            -          -
+get-first-large      -          -
 get-empty            -          -
 get-too-large        -          -
 get-not-modified     err        err
@@ -141,6 +143,8 @@ get                  ok         ok
 get-small            ok         ok
 get-roomy            err        err
 get-range            ok         ok
+get-first            -          -
+get-first-large      -          -
 get-empty            -          -
 get-too-large        -          -
 get-not-modified     err        err

@@ -50,6 +50,8 @@ get                  http       http
 get-small            http       http
 get-roomy            http       http
 get-range            http       http
+get-first            -          -
+get-first-large      -          -
 get-empty            -          -
 get-too-large        -          -
 get-not-modified     err        err

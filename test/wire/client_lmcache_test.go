@@ -38,6 +38,8 @@ get                  ok         ok
 get-small            ok         ok
 get-roomy            ok!        ok!
 get-range            -          -
+get-first            -          -
+get-first-large      -          -
 get-empty            -          -
 get-too-large        err        ok!
 get-not-modified     err        err

@@ -52,6 +52,8 @@ get                  ok         ok
 get-small            ok         ok
 get-roomy            ok         ok
 get-range            ok         ok
+get-first            -          -
+get-first-large      -          -
 get-empty            again-http again-http
 get-too-large        http       http
 get-not-modified     http       http

@@ -55,6 +55,8 @@ get                  ok         ok
 get-small            ok         ok
 get-roomy            ok         ok
 get-range            -          -
+get-first            -          -
+get-first-large      -          -
 get-empty            ok!        ok!
 get-too-large        err        err
 get-not-modified     again      again

@@ -49,6 +49,8 @@ get                  ok         ok
 get-small            ok         ok
 get-roomy            ok         ok
 get-range            ok         ok
+get-first            -          -
+get-first-large      -          -
 get-empty            -          -
 get-too-large        -          -
 get-not-modified     err        err

@@ -41,6 +41,8 @@ get                  ok         ok
 get-small            ok         ok
 get-roomy            ok         ok
 get-range            ok         ok
+get-first            -          -
+get-first-large      -          -
 get-empty            ok         ok
 get-too-large        err        err
 get-not-modified     err        err

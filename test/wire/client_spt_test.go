@@ -44,6 +44,8 @@ get                  ok         ok
 get-small            ok         ok
 get-roomy            err        err
 get-range            -          -
+get-first            -          -
+get-first-large      -          -
 get-empty            -          -
 get-too-large        err?       http
 get-not-modified     http       http

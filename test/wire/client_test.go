@@ -46,6 +46,8 @@ type client struct {
 	name string
 	// falls says that it goes on over HTTP when it is told that RDMA is declined.
 	falls bool
+	// probes says that it asks for the first part by its number when it does not know the size.
+	probes bool
 	// sends says whether it makes such a request; nil: any.
 	sends func(s *scenario) bool
 	// request forms a request. It is signed by finish.
@@ -69,6 +71,9 @@ func (a *ask) stamp() string { return a.at.UTC().Format("20060102T150405Z") }
 // method, path and query of the request.
 func (a *ask) start() *raw {
 	r := &raw{method: "PUT", path: "/" + a.bucket + "/" + a.key}
+	if a.first {
+		r.query = "partNumber=1"
+	}
 	switch a.op {
 	case get:
 		r.method = "GET"

@@ -24,6 +24,7 @@ type scenario struct {
 	size    int     // of the object (get) or the payload
 	window  int     // of the token, where it is not the size
 	ranged  bool    // get: rangeBytes at rangeOffset
+	first   bool    // get: the first part, by its number, as a probe for the size
 	extra   []field // signed headers besides the client's
 	fault   fault
 	busy    bool // all buffers are out
@@ -69,6 +70,8 @@ func scenarios() []scenario {
 		{name: "get-small", op: get, size: 100},
 		{name: "get-roomy", op: get, size: objectBytes, window: objectBytes + 10_000},
 		{name: "get-range", op: get, size: objectBytes, window: rangeBytes, ranged: true},
+		{name: "get-first", op: get, size: objectBytes, window: objectBytes + 10_000, first: true},
+		{name: "get-first-large", op: get, size: objectBytes, window: rangeBytes, first: true, declined: true},
 		{name: "get-empty", op: get, size: 0, window: 4_096},
 		{name: "get-too-large", op: get, size: objectBytes, window: objectBytes - 1, declined: true},
 		{name: "get-not-modified", op: get, size: objectBytes, extra: none},

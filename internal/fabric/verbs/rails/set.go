@@ -130,10 +130,10 @@ func (set *Set) keep() {
 	}
 }
 
-// Close ends the keepers and the links and closes the rails, at once: one whose driver does not return from a call costs
-// the others nothing, and is left alone after a while. After an error an adapter may still use the arena, which must
-// stay mapped; Close may be called again then. Errors: initiator.ErrStuck, when an adapter neither resets nor destroys a
-// queue pair.
+// Close ends the keepers and the links and closes the rails, at once: one whose driver does not return from a call
+// costs the others nothing, and is left alone after a while. After an error an adapter may still use the arena, which
+// must stay mapped; Close may be called again then. Errors: initiator.ErrStuck, when an adapter neither resets nor
+// destroys a queue pair.
 func (set *Set) Close() error {
 	set.stopping.Do(func() {
 		set.mu.Lock()

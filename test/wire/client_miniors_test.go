@@ -36,10 +36,12 @@ func init() {
 			case a.op != get && (reply == 200 || reply == 204):
 				return moved, a.window
 			case a.op == get && (reply == 200 || reply == 206):
-				if n := r.count(); n > 0 {
+				switch n := r.count(); {
+				case n > 0:
 					return moved, n
+				case n == 0, r.header.Get("X-Amz-Rdma-Bytes-Transferred") == "":
+					return moved, a.window // zero is its code for all of the window
 				}
-				return moved, a.window // zero is the code of "all of it" in the library below
 			}
 			return again, 0
 		},

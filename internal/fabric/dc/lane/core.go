@@ -24,8 +24,7 @@ type lane struct {
 	posting    bool // a Post has not been answered
 	starved    bool // it stands in line for places of the completion queue
 	owner      *transfer
-	generation uint32
-	head, tail uint32 // the oldest work request under way, and the next one
+	head, tail uint64 // the oldest work request under way, and the next one
 	ring       []entry
 	works      []Work
 }
@@ -208,11 +207,11 @@ func (c *Core) post(at, n int) {
 	for i := range works {
 		w := &works[i]
 		l.owner.cut(c.o.Piece, w)
-		w.ID = workID(at, l.generation, l.tail)
+		w.ID = workID(at, l.tail)
 		// A READ's length is known from its own completion only. The last of each batch is signalled, so that what is
 		// not has a successor that is.
 		w.Signal = w.Read || i == n-1
-		l.ring[l.tail%uint32(len(l.ring))] = entry{length: w.Length, read: w.Read, signal: w.Signal}
+		l.ring[l.tail%uint64(len(l.ring))] = entry{length: w.Length, read: w.Read, signal: w.Signal}
 		l.tail++
 	}
 	c.free -= n
@@ -290,17 +289,13 @@ func (c *Core) fail(at int, r Result) {
 // Completed takes a completion; n is the bytes that a READ brought.
 func (c *Core) Completed(id uint64, s Status, n int) []Action {
 	c.out = c.out[:0]
-	at, count := laneOf(id), uint32(id)
-	if at >= len(c.lanes) || c.lanes[at].generation != generationOf(id) {
+	at, count := laneOf(id), countOf(id)
+	if at >= len(c.lanes) || count < c.lanes[at].head || count >= c.lanes[at].tail {
 		c.strange++
 		return c.out
 	}
 	l := &c.lanes[at]
-	if count-l.head >= uint32(l.flight()) {
-		c.strange++
-		return c.out
-	}
-	e := &l.ring[count%uint32(len(l.ring))]
+	e := &l.ring[count%uint64(len(l.ring))]
 	switch {
 	case e.done:
 		c.strange++
@@ -334,9 +329,9 @@ func resultOf(s Status) Result {
 
 // disordered tells whether a work request before count asked for a completion, and had none: a DCI's completions come
 // in order, so an adapter that does otherwise proves nothing.
-func (c *Core) disordered(l *lane, count uint32) bool {
+func (c *Core) disordered(l *lane, count uint64) bool {
 	for i := l.head; i != count; i++ {
-		if l.ring[i%uint32(len(l.ring))].signal {
+		if l.ring[i%uint64(len(l.ring))].signal {
 			return true
 		}
 	}
@@ -369,7 +364,6 @@ func (c *Core) fenced(at int) {
 	l := &c.lanes[at]
 	n := l.flight()
 	l.head = l.tail
-	l.generation = (l.generation + 1) & (1<<generationBits - 1)
 	c.part(l, l.owner.result)
 	c.give(n)
 }

@@ -20,8 +20,8 @@
 //  6. A work request has a place in the completion queue from before it is posted until its completion was taken, or
 //     its lane was reset and the queue was seen empty after that.
 //  7. A peer has at most PerPeer lanes, those that are being reset among them: a dead one cannot take all.
-//  8. A completion belongs to what its number says: lane, generation, which a reset ends, and count. Others are
-//     counted as unexpected.
+//  8. A work request's number is used once on a lane, also after a reset. A completion that is late or comes twice
+//     belongs to nothing, and is counted as unexpected.
 //
 // What it does not do: addresses and keys, suspension of peers, choice of a rail, waiting. It is not safe for several
 // goroutines.
@@ -130,21 +130,18 @@ type Counts struct {
 	Unexpected int // completions that belonged to nothing
 }
 
-// The number of a work request: the lane's 12 bits, 20 of its generation, 32 of its count. What is as old as 2^20
-// resets of a lane was taken from the queue long ago.
+// The number of a work request: the lane's 12 bits, and 52 of its count, which does not come to its end: at ten million
+// a second that takes 14 years.
 const (
-	maxLanes       = 1 << 12
-	generationBits = 20
-	countBits      = 32
+	maxLanes  = 1 << 12
+	countBits = 52
 )
 
-func workID(lane int, generation, count uint32) uint64 {
-	return uint64(lane)<<(generationBits+countBits) | uint64(generation)<<countBits | uint64(count)
-}
+func workID(lane int, count uint64) uint64 { return uint64(lane)<<countBits | count }
 
-func laneOf(id uint64) int { return int(id >> (generationBits + countBits)) }
+func laneOf(id uint64) int { return int(id >> countBits) }
 
-func generationOf(id uint64) uint32 { return uint32(id>>countBits) & (1<<generationBits - 1) }
+func countOf(id uint64) uint64 { return id & (1<<countBits - 1) }
 
 // cut makes the next work request: at most a piece, and never across segments; the last one is the proof.
 func (t *transfer) cut(piece int, w *Work) {

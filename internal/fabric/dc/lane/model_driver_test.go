@@ -55,6 +55,15 @@ func (m *model) post(a Action) {
 		m.blame("post of %d", len(a.Works))
 	}
 	d.owner, v.lane, d.asked = i, a.Lane, true
+	ofPeer := 0
+	for n := range m.dcis {
+		if o := m.dcis[n].owner; o >= 0 && m.moves[o].Peer == v.Peer {
+			ofPeer++
+		}
+	}
+	if ofPeer > m.o.PerPeer {
+		m.blame("%d DCIs of one peer", ofPeer)
+	}
 	for _, w := range a.Works {
 		m.check(v, i, w)
 		d.posting = append(d.posting, job{id: w.ID, move: i, work: w, gen: d.gen})
@@ -131,6 +140,7 @@ func (m *model) execute(e event) {
 	j := d.sq[0]
 	d.sq = d.sq[1:]
 	j.bytes = j.work.Length
+	arrival := m.now
 	switch {
 	case d.failed:
 		j.status = StatusFlushed
@@ -139,7 +149,7 @@ func (m *model) execute(e event) {
 	case m.chance(0.7):
 		j.status = StatusLost // after retries, or at once
 		if m.rng.IntN(2) == 0 {
-			m.packet(j)
+			arrival = m.packet(j)
 		}
 	case m.chance(0.3):
 		j.status = StatusLocal
@@ -148,24 +158,24 @@ func (m *model) execute(e event) {
 		return
 	case m.chance(0.5) && j.work.Read:
 		j.bytes--
-		m.packet(j)
+		arrival = m.packet(j)
 	default:
-		m.packet(j)
+		arrival = m.packet(j)
 	}
 	if j.status != StatusOK {
 		d.failed = true
 	}
-	m.completion(e.n, j)
+	m.completion(e.n, j, arrival)
 	m.go1(e.n)
 }
 
 // completion puts a completion on its way, or loses it, or lets it come twice.
-func (m *model) completion(n int, j job) {
+func (m *model) completion(n int, j job, arrival int64) {
 	if j.status == StatusOK && !j.work.Signal || m.chance(0.7) {
 		return
 	}
 	d := &m.dcis[n]
-	last := max(d.complete+1, m.now+packetTime+m.some(4))
+	last := max(d.complete, arrival) + m.some(4)
 	if m.rng.IntN(8) == 0 { // nobody polls for a while
 		last += m.some(30)
 	}
@@ -177,8 +187,8 @@ func (m *model) completion(n int, j job) {
 }
 
 // packet sends a work request's bytes. What has left arrives, whatever becomes of its DCI; but a READ's answer is taken
-// by no DCI that was reset meanwhile.
-func (m *model) packet(j job) {
+// by no DCI that was reset meanwhile. It returns when they arrive.
+func (m *model) packet(j job) int64 {
 	v := &m.moves[j.move]
 	if v.released {
 		m.blame("the adapter uses the buffers of transfer %d, which were released", j.move)
@@ -190,6 +200,7 @@ func (m *model) packet(j job) {
 	d := &m.dcis[v.lane]
 	d.arrival = max(d.arrival+1, m.now+m.some(packetTime)) // at most packetTime after now: a tick is between two
 	m.at(d.arrival, event{kind: evArrive, n: v.lane, job: j})
+	return d.arrival
 }
 
 // arrive is an access to the client's memory: in the window, before the deadline and before the transfer's end.

@@ -11,7 +11,7 @@ import (
 const (
 	// Times in ticks. A transfer is expired margin before its deadline: what a call of the driver, a reset and a packet
 	// take together. Nothing of it may touch the client's memory after the deadline.
-	postTime   = 5
+	postTime   = 15
 	resetTime  = 20
 	packetTime = 10
 	linger     = packetTime

@@ -52,9 +52,14 @@ func (s *Server) openRails() error {
 	if err != nil {
 		return err
 	}
-	s.rails, s.closeRails = set, sync.OnceValue(set.Close)
-	s.onClose("rdma rails", s.closeRails)
+	s.ownRails(set, set.Close)
 	return nil
+}
+
+// ownRails has the rails closed once, after all fabrics or by closeFabrics.
+func (s *Server) ownRails(set *rails.Set, closing func() error) {
+	s.rails, s.closeRails = set, sync.OnceValue(closing)
+	s.onClose("rdma rails", s.closeRails)
 }
 
 // closeFabrics closes the fabrics. What an adapter has held up ends with the rails, so those that have not closed then

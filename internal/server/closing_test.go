@@ -1,0 +1,75 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/rails"
+	"github.com/penstock-store/penstock/internal/token"
+)
+
+// heldFabric does not close until the rails have, as one whose adapter does not reset a queue pair.
+type heldFabric struct {
+	rails  *error // nil: not closed yet
+	closes int
+}
+
+func (*heldFabric) Name() string { return "held" }
+
+func (*heldFabric) Open(context.Context, token.Descriptor, fabric.Grant) (fabric.Remote, error) {
+	return nil, fabric.ErrNoSession
+}
+
+func (*heldFabric) Rails() []fabric.Rail { return nil }
+
+func (f *heldFabric) Close() error {
+	f.closes++
+	if f.rails == nil || *f.rails != nil {
+		return fabric.ErrStuck
+	}
+	return nil
+}
+
+// TestFabricsThatWaitForTheirRails: what an adapter holds up ends with the rails, and is no error then; where the rails
+// do not close either, both say so, and neither is asked for ever.
+func TestFabricsThatWaitForTheirRails(t *testing.T) {
+	for name, c := range map[string]struct {
+		rails  error
+		none   bool // no rail
+		want   []error
+		closes int
+	}{
+		"the rails close":    {closes: 2},
+		"they are stuck too": {rails: initiator.ErrStuck, want: []error{fabric.ErrStuck, initiator.ErrStuck}, closes: 1},
+		"there is none":      {none: true, want: []error{fabric.ErrStuck}, closes: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &heldFabric{}
+			s := &Server{fabrics: fabric.NewManager(fabric.NewLedger(fabric.Limits{}), f)}
+			asked := 0
+			if !c.none {
+				s.ownRails(&rails.Set{}, func() error {
+					asked++
+					f.rails = &c.rails
+					return c.rails
+				})
+			}
+			s.onClose("fabrics", s.closeFabrics)
+			err := s.Close()
+			if len(c.want) == 0 && err != nil {
+				t.Errorf("close: %v", err)
+			}
+			for _, want := range c.want {
+				if !errors.Is(err, want) {
+					t.Errorf("close: %v is no %v", err, want)
+				}
+			}
+			if f.closes != c.closes || asked > 1 {
+				t.Errorf("closed the fabrics %d times, the rails %d times", f.closes, asked)
+			}
+		})
+	}
+}

@@ -16,10 +16,11 @@ type mutant struct {
 }
 
 var mutants = []mutant{
-	{"expire does not reset", "		if now && l.state == busy &&", "		if false && l.state == busy &&", "after its deadline"},
+	{"expire does not reset", "		if now && l.state == busy &&", "		if false && l.state == busy &&",
+		"after its deadline"},
 	{"stop is not heard", "		m.stopped = true\n", "", "after its stop"},
-	{"no linger", "	c.emit(Action{Kind: Release, Transfer: m.ID})\n	m.state, m.lane", "	c.end(m, r)\n	return\n	m.state, m.lane",
-		"packets in the network"},
+	{"no linger", "	c.emit(Action{Kind: Release, Transfer: m.ID})\n	m.state, m.lane",
+		"	c.end(m, r)\n	return\n	m.state, m.lane", "packets in the network"},
 	{"remote address is off by one", "	c.free -= n\n	l.posting = true",
 		"	works[n-1].Remote++\n	c.free -= n\n	l.posting = true", "outside its window"},
 	{"a piece crosses its segment", "	n := min(t.Segments[t.seg]-t.off, piece)", "	n := piece", "outside its segments"},

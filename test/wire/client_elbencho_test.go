@@ -29,10 +29,17 @@ func init() {
 				return again, 0
 			case a.op != get && r.status == 200 && r.etag() != "":
 				return moved, a.window
-			case a.op == get && (r.reply() == "200" || r.reply() == "206") && r.count() > 0:
-				return moved, r.count()
+			case r.reply() == "", r.reply() == "501":
+				return failed, 0
+			case a.op == get && (r.reply() == "200" || r.reply() == "206"):
+				if r.header.Get("X-Amz-Rdma-Bytes-Transferred") == "" {
+					return moved, a.window
+				}
+				if n := r.count(); n > 0 {
+					return moved, n
+				}
 			}
-			return failed, 0
+			return again, 0
 		},
 		cells: elbenchoS3rdmaMinioCells,
 	}, &client{

@@ -39,7 +39,7 @@ func init() {
 			"declines spec": "takes any reply for success; the mode is documented as not for it",
 		},
 	}, &client{
-		name: "NIXL dell", sends: both(nonempty, fits), request: form("x-rdma-info"),
+		name: "NIXL dell", alias: true, sends: both(nonempty, fits), request: form("x-rdma-info"),
 		judge: func(a *ask, r *answer) (verdict, int64) {
 			if v, ok := r.sdkError(same); !ok {
 				return v, 0

@@ -46,6 +46,8 @@ type client struct {
 	name string
 	// falls says that it goes on over HTTP when it is told that RDMA is declined.
 	falls bool
+	// alias says that its token is in headers of its own, which a node takes only when told to.
+	alias bool
 	// probes says that it asks for the first part by its number when it does not know the size.
 	probes bool
 	// sends says whether it makes such a request; nil: any.

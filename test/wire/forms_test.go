@@ -2,11 +2,16 @@ package wire_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	own "github.com/penstock-store/penstock/client"
 	"github.com/penstock-store/penstock/internal/config"
 )
 
@@ -66,7 +71,7 @@ func TestAliasesOff(t *testing.T) {
 	for _, mode := range []string{config.Decline501, config.DeclineSpec} {
 		b := newBench(t, func(c *config.Config) { c.RDMA.Aliases, c.RDMA.Decline = nil, mode })
 		for _, c := range clients {
-			if c.name != "NIXL dell" && c.name != "versitygw cuobjtest" {
+			if !c.alias {
 				continue
 			}
 			for _, o := range []op{get, put} {
@@ -191,6 +196,69 @@ func TestAnnouncedBodyIsNotAwaited(t *testing.T) {
 			if took := time.Since(began); r.status != status || took > 2*time.Second {
 				t.Errorf("status %d after %v, want %d", r.status, took, status)
 			}
+		}
+	}
+}
+
+// TestOwnClientAndSpecDeclines: our own client takes a decline by the specification for one, over HTTP where it may and
+// as an error where not.
+func TestOwnClientAndSpecDeclines(t *testing.T) {
+	b := newBench(t, func(c *config.Config) { c.RDMA.TCP, c.RDMA.Decline = true, config.DeclineSpec })
+	object := random(objectBytes)
+	b.put("get", object)
+	for _, may := range []bool{true, false} {
+		c, err := own.New(own.Config{Endpoint: b.node.Endpoint, Credentials: b.node.Credentials, Fabric: own.TCP,
+			AllowHTTPFallback: may, MaxAttempts: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		r, err := c.Alloc(objectBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := own.Window{Region: r, Bytes: objectBytes}
+		if res, err := c.GetInto(t.Context(), w, bucket, "get", own.GetOptions{}); err != nil || res.Path != own.PathTCP {
+			t.Fatalf("before: path %q, %v", res.Path, err)
+		}
+		clear(r.Bytes())
+		release := b.hold()
+		got, getErr := c.GetInto(t.Context(), w, bucket, "get", own.GetOptions{})
+		filled := bytes.Equal(r.Bytes(), object)
+		put, putErr := c.PutFrom(t.Context(), w, bucket, "put", own.PutOptions{})
+		release()
+		if !may {
+			if !errors.Is(getErr, own.ErrDeclined) || !errors.Is(putErr, own.ErrDeclined) {
+				t.Errorf("without HTTP: %v, %v", getErr, putErr)
+			}
+			continue
+		}
+		for _, res := range []own.Result{got, put} {
+			if res.Path != own.PathHTTP || res.Reason != own.ReasonArenaBusy || res.Bytes != objectBytes {
+				t.Errorf("path %q, reason %q, %d bytes", res.Path, res.Reason, res.Bytes)
+			}
+		}
+		if getErr != nil || putErr != nil || !filled || !bytes.Equal(b.read("put"), object) {
+			t.Errorf("over HTTP: %v, %v, or other bytes", getErr, putErr)
+		}
+		b.drop("put")
+	}
+	if b.read("put") != nil {
+		t.Error("a declined PUT stored something")
+	}
+	resp, err := http.Get(b.node.Metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{`penstock_rdma_declines_total{op="GetObject",reason="arena-busy"} 2`,
+		`penstock_rdma_declines_total{op="PutObject",reason="arena-busy"} 2`} {
+		if !strings.Contains(string(text), line+"\n") {
+			t.Errorf("metrics lack %s", line)
 		}
 	}
 }

@@ -158,6 +158,14 @@ func (b *bench) put(key string, payload []byte) {
 	}
 }
 
+func (b *bench) drop(key string) {
+	b.t.Helper()
+	_, err := b.sdk.DeleteObject(b.t.Context(), &awss3.DeleteObjectInput{Bucket: aws.String(bucket), Key: aws.String(key)})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 // read is what another client finds; nil: nothing.
 func (b *bench) read(key string) []byte {
 	b.t.Helper()
@@ -200,32 +208,37 @@ func (tr *trial) stored() (whole, changed bool) {
 	return err == nil && bytes.Equal(tr.b.read(tr.key), tr.want), true
 }
 
-// ask sends the request; busy scenarios find every buffer in use.
+// exchange sends the client's request; busy scenarios find every buffer in use.
 func (tr *trial) exchange(c *client) answer {
 	tr.b.t.Helper()
-	if !tr.busy {
-		return exchange(tr.b.t, tr.b.host, c.request(tr.ask))
+	if tr.busy {
+		defer tr.b.hold()()
 	}
-	tr.b.put("held", random(objectBytes))
-	held := &ask{scenario: &scenario{op: get}, host: tr.host, bucket: bucket, key: "held", id: tr.id, secret: tr.secret,
-		at: time.Now(), token: dcToken(heldBase, objectBytes)}
-	r := held.start()
-	for _, f := range []field{{"Host", tr.host}, {"x-amz-date", held.stamp()}, {"x-amz-content-sha256", unsigned},
-		{"x-amz-rdma-token", held.token}} {
+	return exchange(tr.b.t, tr.b.host, c.request(tr.ask))
+}
+
+// hold takes the only buffer, by a transfer that waits until the function that it returns is called.
+func (b *bench) hold() (release func()) {
+	b.t.Helper()
+	b.put("held", random(objectBytes))
+	a := &ask{scenario: &scenario{op: get}, host: b.host, bucket: bucket, key: "held",
+		id: b.node.Credentials.AccessKey, secret: b.node.Credentials.SecretKey, at: time.Now()}
+	r := a.start()
+	for _, f := range []field{{"Host", a.host}, {"x-amz-date", a.stamp()}, {"x-amz-content-sha256", unsigned},
+		{"x-amz-rdma-token", dcToken(heldBase, objectBytes)}} {
 		r.add(f.name, f.value)
 	}
-	held.finish(r, unsigned, nil)
+	a.finish(r, unsigned, nil)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		exchange(tr.b.t, tr.host, r)
+		exchange(b.t, b.host, r)
 	}()
-	<-tr.b.memory.held
-	defer func() {
-		tr.b.memory.letOut <- struct{}{}
+	<-b.memory.held
+	return func() {
+		b.memory.letOut <- struct{}{}
 		<-done
-	}()
-	return exchange(tr.b.t, tr.b.host, c.request(tr.ask))
+	}
 }
 
 // run sends, judges and compares with the truth. The result has ! for a false success, ? for a fallback that is lost.

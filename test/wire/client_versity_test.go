@@ -5,7 +5,8 @@ import "strconv"
 // versitygw's cuobjtest: three headers of its own, over the AWS SDK for Go, which signs the hash of an empty body.
 func init() {
 	clients = append(clients, &client{
-		name: "versitygw cuobjtest", alias: true, sends: both(nonempty, noRanges, func(s *scenario) bool { return s.op != part }),
+		name: "versitygw cuobjtest", alias: true,
+		sends: both(nonempty, noRanges, func(s *scenario) bool { return s.op != part }),
 		request: func(a *ask) *raw {
 			r := a.start()
 			r.add("Host", a.host)

@@ -43,7 +43,7 @@ func init() {
 		},
 		cells: elbenchoS3rdmaMinioCells,
 	}, &client{
-		name: "elbencho s3rdma-client", sends: both(nonempty, fits, func(s *scenario) bool { return s.op != part }),
+		name: "elbencho s3rdma-client", sends: both(nonempty, fits, noParts),
 		request: func(a *ask) *raw {
 			r := elbenchoPlain(a)
 			r.with([]field{{"x-amz-date", a.stamp()}, {"x-amz-content-sha256", unsigned}})

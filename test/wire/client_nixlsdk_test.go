@@ -23,7 +23,7 @@ func init() {
 		}
 	}
 	clients = append(clients, &client{
-		name: "NIXL everpure", sends: both(nonempty, fits), request: form("x-amz-rdma-token"),
+		name: "NIXL everpure", sends: both(nonempty, fits, noParts), request: form("x-amz-rdma-token"),
 		judge: func(a *ask, r *answer) (verdict, int64) {
 			if v, ok := r.sdkError(same); !ok {
 				return v, 0
@@ -39,7 +39,7 @@ func init() {
 			"declines spec": "takes any reply for success; the mode is documented as not for it",
 		},
 	}, &client{
-		name: "NIXL dell", alias: true, sends: both(nonempty, fits), request: form("x-rdma-info"),
+		name: "NIXL dell", alias: true, sends: both(nonempty, fits, noParts), request: form("x-rdma-info"),
 		judge: func(a *ask, r *answer) (verdict, int64) {
 			if v, ok := r.sdkError(same); !ok {
 				return v, 0
@@ -102,21 +102,21 @@ put-limit            same       same
 put-halfway          same       same
 put-deadline         same       same
 put-no-answer        same       same
-part                 ok         ok
-part-no-rail         err        ok!
-part-no-session      err        ok!
-part-unsupported     err        ok!
-part-busy            err        ok!
-part-bad-token       err        err
-part-outside         err        err
-part-replayed        err        err
-part-not-granted     err        err
-part-forged          err        err
-part-absent          err        err
-part-limit           same       same
-part-halfway         same       same
-part-deadline        same       same
-part-no-answer       same       same
+part                 -          -
+part-no-rail         -          -
+part-no-session      -          -
+part-unsupported     -          -
+part-busy            -          -
+part-bad-token       -          -
+part-outside         -          -
+part-replayed        -          -
+part-not-granted     -          -
+part-forged          -          -
+part-absent          -          -
+part-limit           -          -
+part-halfway         -          -
+part-deadline        -          -
+part-no-answer       -          -
 `
 
 const nixlDellCells = `
@@ -168,19 +168,19 @@ put-limit            same       same
 put-halfway          same       same
 put-deadline         same       same
 put-no-answer        same       same
-part                 ok         ok
-part-no-rail         err        err
-part-no-session      err        err
-part-unsupported     err        err
-part-busy            err        err
-part-bad-token       err        err
-part-outside         err        err
-part-replayed        err        err
-part-not-granted     err        err
-part-forged          err        err
-part-absent          err        err
-part-limit           same       same
-part-halfway         same       same
-part-deadline        same       same
-part-no-answer       same       same
+part                 -          -
+part-no-rail         -          -
+part-no-session      -          -
+part-unsupported     -          -
+part-busy            -          -
+part-bad-token       -          -
+part-outside         -          -
+part-replayed        -          -
+part-not-granted     -          -
+part-forged          -          -
+part-absent          -          -
+part-limit           -          -
+part-halfway         -          -
+part-deadline        -          -
+part-no-answer       -          -
 `

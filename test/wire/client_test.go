@@ -180,6 +180,9 @@ func noRanges(s *scenario) bool { return !s.ranged }
 // nonempty leaves out windows of nothing and reads of nothing.
 func nonempty(s *scenario) bool { return s.size > 0 }
 
+// noParts leaves out uploads by parts.
+func noParts(s *scenario) bool { return s.op != part }
+
 // fits leaves out reads of more than the window by clients that name the window as their range.
 func fits(s *scenario) bool { return s.op != get || s.ranged || s.window == 0 || s.window >= s.size }
 

@@ -6,7 +6,7 @@ import "strconv"
 func init() {
 	clients = append(clients, &client{
 		name: "versitygw cuobjtest", alias: true,
-		sends: both(nonempty, noRanges, func(s *scenario) bool { return s.op != part }),
+		sends: both(nonempty, noRanges, noParts),
 		request: func(a *ask) *raw {
 			r := a.start()
 			r.add("Host", a.host)

@@ -88,6 +88,25 @@ func TestAliasesOff(t *testing.T) {
 	}
 }
 
+// TestOffIsADecline: a node without RDMA is judged as one without a rail, by every client.
+func TestOffIsADecline(t *testing.T) {
+	for i, mode := range []string{config.Decline501, config.DeclineSpec} {
+		b := newBench(t, func(c *config.Config) { c.RDMA.Enabled, c.RDMA.Decline = false, mode })
+		for _, c := range clients {
+			want := c.expected(t)
+			for name, o := range map[string]op{"get-no-rail": get, "put-no-rail": put, "part-no-rail": part} {
+				s := &scenario{name: "off", op: o, size: objectBytes, declined: true}
+				if want[name][i] == string(never) {
+					continue
+				}
+				if got := b.prepare(s).run(c, mode == config.DeclineSpec); got != want[name][i] {
+					t.Errorf("%s, declines by %s: %s is %s, want %s", c.name, mode, name, got, want[name][i])
+				}
+			}
+		}
+	}
+}
+
 // changed tells whether memory or bucket are not as before.
 func (tr *trial) changed() (stored, changed bool) {
 	if tr.op == get {

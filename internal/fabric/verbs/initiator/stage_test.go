@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"syscall"
 	"testing"
 
 	"github.com/penstock-store/penstock/native"
@@ -98,11 +99,25 @@ func TestStage(t *testing.T) {
 	}
 }
 
-// TestSealedStage: a packet that was under way when the stage was sealed changes nothing.
+// TestSealedStage: a packet that was under way when the stage was sealed changes nothing, also where the adapter refuses
+// all but one of the ways to end a queue pair.
 func TestSealedStage(t *testing.T) {
+	for name, refused := range map[string][]fakeverbs.Point{
+		"willing":      nil,
+		"by reset":     {fakeverbs.AtError},
+		"by its death": {fakeverbs.AtError, fakeverbs.AtReset},
+	} {
+		t.Run(name, func(t *testing.T) { sealed(t, refused) })
+	}
+}
+
+func sealed(t *testing.T, refused []fakeverbs.Point) {
 	const size = 3000
 	g := newRig(t, rigOptions{arena: 4096, remote: 1 << 16, fake: true})
 	s, qp := g.stage(size)
+	for _, at := range refused {
+		g.nic.Inject(fakeverbs.Rule{At: at, Do: fakeverbs.Fail, QPN: s.Local().QPN, Errno: syscall.EIO})
+	}
 	if status := g.did(qp, g.toStage(s, native.OpWriteImm, size)); status != native.StatusOK {
 		t.Fatalf("status %d", status)
 	}
@@ -129,6 +144,23 @@ func TestSealedStage(t *testing.T) {
 	}
 	if !bytes.Equal(before, s.memory) {
 		t.Error("a sealed stage changed")
+	}
+}
+
+// TestStageThatIsNotSealed: an adapter that does none of it is not believed, and is asked again.
+func TestStageThatIsNotSealed(t *testing.T) {
+	g := newRig(t, rigOptions{arena: 4096, remote: 1 << 16, fake: true, nic: fakeverbs.Options{Lenient: true}})
+	s, qp := g.stage(4096)
+	for _, at := range []fakeverbs.Point{fakeverbs.AtReset, fakeverbs.AtDestroyQP} {
+		g.nic.Inject(fakeverbs.Rule{At: at, Do: fakeverbs.Fail, QPN: s.Local().QPN, Errno: syscall.EIO, Times: 2})
+	}
+	wantIs(t, s.Seal(), ErrStuck)
+	wantIs(t, s.Close(), ErrStuck)
+	if err := errors.Join(s.Seal(), s.Close()); err != nil {
+		t.Error(err)
+	}
+	if status := g.did(qp, g.toStage(s, native.OpWrite, 4096)); status == native.StatusOK {
+		t.Error("written after its end")
 	}
 }
 

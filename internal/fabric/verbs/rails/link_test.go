@@ -304,6 +304,9 @@ func TestRefusedLinks(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, r.want)
 		}
 	}
+	if n := set.Stats()[0].Refused; n != 4 { // those that an adapter was asked for
+		t.Errorf("%d refused", n)
+	}
 	hang := nic.Inject(fakeverbs.Rule{
 		At: fakeverbs.AtReceive, Do: fakeverbs.Hold, Device: fakeRail, Times: fakeverbs.Always,
 	})

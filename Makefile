@@ -22,6 +22,13 @@ build: ## build bin/penstock, with RDMA where a C compiler and infiniband/verbs.
 	CGO_ENABLED=$(verbs) $(GO) build -tags $(VERBS_TAGS) -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/penstock ./cmd/penstock
 	@[ '$(RDMA)' = off ] || [ $(verbs) = 1 ] || echo 'built without RDMA verbs: no C compiler, or no infiniband/verbs.h (libibverbs-dev)'
 
+SHIM := bin/libpenstock-cuobj-shim.so
+.PHONY: shim
+shim: ## build bin/libpenstock-cuobj-shim.so, by which other S3 clients get tokens (needs a C compiler)
+	@mkdir -p bin
+	$$($(GO) env CC) -std=c11 -O2 -g -fPIC -shared -pthread -fvisibility=hidden -Wall -Wextra -Werror \
+	  -Wl,-z,nodelete,-z,relro,-z,now,--no-undefined -Wl,-soname,libpenstock-cuobj-shim.so -o $(SHIM) native/shim/cs_*.c
+
 .PHONY: test
 test: ## unit, conformance, model and short crash tests
 	$(GO) test -timeout 20m ./...

@@ -134,8 +134,9 @@ int cs_exchange(const struct cs_endpoint *e, const struct cs_part request[2], in
 /* cs_parse reads a whole answer; end: the server has closed the connection. 1: there is more to come. */
 int cs_parse(const char *text, size_t size, int end, struct cs_answer *a);
 
-/* Streams with deadlines: whole or not at all. They work on sockets of either kind. */
-int cs_send(int fd, const void *data, size_t size, int64_t deadline);
+/* Streams with deadlines: whole or not at all. They work on sockets of either kind; flags are those of send. */
+int cs_send(int fd, const void *data, size_t size, int flags, int64_t deadline);
+int cs_blocking(int fd); /* makes it a blocking one */
 int cs_receive(int fd, void *data, size_t size, int64_t deadline);
 
 #endif

@@ -3,6 +3,7 @@
 #include "cs_base.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -118,12 +119,19 @@ int cs_connect(const char *host, const char *port, int64_t deadline, struct cs_w
 	return fd < 0 ? cs_fail(why, "connect to %s port %s: errno %d", host, port, err) : fd;
 }
 
-int cs_send(int fd, const void *data, size_t size, int64_t deadline)
+int cs_blocking(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+
+	return flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0 ? -1 : 0;
+}
+
+int cs_send(int fd, const void *data, size_t size, int flags, int64_t deadline)
 {
 	const char *from = data;
 
 	while (size > 0) {
-		ssize_t n = send(fd, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t n = send(fd, from, size, flags | MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n > 0) {
 			from += n;
@@ -280,8 +288,8 @@ int cs_exchange(const struct cs_endpoint *e, const struct cs_part request[2], in
 
 	if (fd < 0)
 		return -1;
-	if (cs_send(fd, request[0].data, request[0].size, deadline) ||
-	    cs_send(fd, request[1].data, request[1].size, deadline))
+	if (cs_send(fd, request[0].data, request[0].size, 0, deadline) ||
+	    cs_send(fd, request[1].data, request[1].size, 0, deadline))
 		bad = cs_fail(why, "send an HTTP request: errno %d", errno);
 	else
 		bad = answer(fd, deadline, a, why);

@@ -1,0 +1,87 @@
+package shim_test
+
+import (
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// library builds the library as its users get it.
+func library(t *testing.T) string {
+	t.Helper()
+	compiler(t)
+	if _, err := exec.LookPath("make"); err != nil {
+		t.Skip("no make")
+	}
+	name := filepath.Join(t.TempDir(), "shim.so")
+	out, err := exec.Command("make", "-C", "../..", "shim", "SHIM="+name).CombinedOutput()
+	if err != nil {
+		t.Fatalf("make shim: %v\n%s", err, out)
+	}
+	return name
+}
+
+// TestLibrary: it exports what its users look for and nothing else, and needs the C library alone.
+func TestLibrary(t *testing.T) {
+	f, err := elf.Open(library(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	needed, err := f.ImportedLibraries()
+	if err != nil || len(needed) == 0 {
+		t.Errorf("needs %v %v", needed, err)
+	}
+	for _, name := range needed {
+		if !strings.HasPrefix(name, "libc.") && !strings.HasPrefix(name, "ld-") { // the linker has variables of threads
+			t.Errorf("needs %s", name)
+		}
+	}
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"penstock_cuobj_last_error"}
+	names := []string{"available", "register_buffer", "deregister_buffer", "get_rdma_token", "put_rdma_token"}
+	for _, name := range names {
+		want = append(want, "cuobj_"+name, "kvikio_cuobj_"+name)
+	}
+	for _, s := range symbols {
+		if s.Section == elf.SHN_UNDEF || elf.ST_BIND(s.Info) == elf.STB_LOCAL {
+			continue
+		}
+		if i := slices.Index(want, s.Name); i >= 0 {
+			want = slices.Delete(want, i, i+1)
+		} else {
+			t.Errorf("exports %s", s.Name)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("does not export %v", want)
+	}
+}
+
+// TestPython: ctypes, as Python clients use the library, with memory of a bytearray, in threads and in forked children.
+func TestPython(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3")
+	}
+	so := library(t)
+	n := startNode(t)
+	for _, fabric := range []string{"shm", "tcp"} {
+		t.Run(fabric, func(t *testing.T) {
+			args := append(unprivileged(t), python, "testdata/tokens.py", so)
+			cmd := exec.Command(args[0], args[1:]...)
+			cmd.Env = append(os.Environ(), n.environment(fabric)...)
+			out, err := cmd.CombinedOutput()
+			if err != nil || strings.TrimSpace(string(out)) != "ok" {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}

@@ -99,8 +99,8 @@ func TestStage(t *testing.T) {
 	}
 }
 
-// TestSealedStage: a packet that was under way when the stage was sealed changes nothing, also where the adapter refuses
-// all but one of the ways to end a queue pair.
+// TestSealedStage: a packet that was under way when the stage was sealed changes nothing, also where the adapter
+// refuses all but one of the ways to end a queue pair.
 func TestSealedStage(t *testing.T) {
 	for name, refused := range map[string][]fakeverbs.Point{
 		"willing":      nil,

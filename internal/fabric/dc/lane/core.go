@@ -368,6 +368,9 @@ func (c *Core) fenced(at int) {
 	c.give(n)
 }
 
+// Stuck tells whether a lane's DCI could be neither reset nor destroyed.
+func (c *Core) Stuck(at int) bool { return c.lanes[at].state == stuck }
+
 // RetireDone answers a Retire. Unless it is destroyed, what the lane had stays with the adapter; the caller may try
 // again, and say so by another call.
 func (c *Core) RetireDone(at int, destroyed bool) []Action {
@@ -445,6 +448,15 @@ func (c *Core) unqueue(m *transfer) {
 	}
 	clear(c.queue[len(kept):])
 	c.queue = kept
+}
+
+// Failed says that the adapter reports a lane's DCI as failed.
+func (c *Core) Failed(at int) []Action {
+	c.out = c.out[:0]
+	if l := &c.lanes[at]; l.state == busy && (l.flight() > 0 || l.posting) {
+		c.fail(at, Lost)
+	}
+	return c.out
 }
 
 // PortDown ends everything; until PortUp transfers end as they come.

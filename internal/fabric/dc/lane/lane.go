@@ -3,7 +3,7 @@
 // has no goroutines, no clock and no adapter: inputs are calls of Core, and each returns the actions that follow.
 // So every order of events can be tried, and tried again.
 //
-// Called by: its tests. A shell of goroutines, timers and package native around it comes with the fabric.
+// Called by: internal/fabric/verbs/initiator, whose Pool is the goroutines, timers and calls around it.
 //
 // Words: a lane is a place for a DCI. It serves one transfer at a time: two destinations on one DCI would make it
 // connect anew all the time, and one that fails would take the other with it.

@@ -36,6 +36,7 @@ const (
 	evRetired
 	evLingered
 	evPort
+	evFailed
 )
 
 type event struct {
@@ -175,6 +176,9 @@ func newModel(seed uint64) *model {
 		m.newMove(i)
 	}
 	if m.chance(5) {
+		m.at(rng.Int64N(600), event{kind: evFailed, n: rng.IntN(o.Lanes)})
+	}
+	if m.chance(5) {
 		m.at(rng.Int64N(300), event{kind: evPort})
 		m.at(300+rng.Int64N(300), event{kind: evPort, well: true})
 	}
@@ -274,6 +278,9 @@ func (m *model) play(e event) {
 		m.retired(e)
 	case evLingered:
 		m.do(m.core.Lingered(m.moves[e.n].ID))
+	case evFailed:
+		m.dcis[e.n].failed = true
+		m.do(m.core.Failed(e.n))
 	case evPort:
 		if e.well {
 			m.do(m.core.PortUp())

@@ -23,6 +23,11 @@ func (r *Rail) Close() error {
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
+	if pool := r.pool.Load(); pool != nil {
+		if err := pool.close(); err != nil {
+			return err
+		}
+	}
 	if err := r.settleAll(); err != nil {
 		return err
 	}

@@ -18,9 +18,12 @@
 //  6. A work request's number is used once on a rail. A completion that is late or comes twice is counted
 //     (Stats.Unexpected) and belongs to nothing.
 //  7. Nothing waits for a driver's call on another path: each queue pair changes its state in a goroutine of its own.
+//  8. A Pool moves by dynamic connections what a token alone describes. What it posts, and when it resets, is decided
+//     by a lane.Core; a Move of it returns only when that has let go, and a DCI serves one Move at a time.
 //
-// Lock order: Rail.polling, then Path.mu, then credits.mu; Rail.mu is held with none of them. Only Rail.polling is
-// held during calls of native: Poll and Arm, which do not wait.
+// Lock order: Rail.polling, then Path.mu, then credits.mu; Rail.mu is held with none of them. Pool.polling, then
+// Pool.mu; ports.mu is held with neither. Only the two polling are held during calls of native that are not Close:
+// Poll, Arm and, of a Pool, Post, which do not wait.
 //
 // What it does not do: sessions, regions of clients and their bounds, retries, choosing a rail.
 package initiator
@@ -129,7 +132,7 @@ type Endpoint struct {
 // Stats are counters of a rail, and gauges where it says now.
 type Stats struct {
 	Paths      int64 // now
-	Stuck      int64 // paths now whose queue pair could be neither reset nor destroyed
+	Stuck      int64 // paths and DCIs now that could be neither reset nor destroyed
 	WorkNow    int64 // work requests under way now
 	Writes     int64 // bytes acknowledged
 	Reads      int64

@@ -146,12 +146,18 @@ func (r *Rail) watch() {
 					p.failBy(errQP)
 				}
 			}
+			if pool := r.pool.Load(); pool != nil {
+				pool.lost(e.QPN)
+			}
 		case native.EventPortUp, native.EventPortDown, native.EventGIDs:
 			if e.Port != r.opts.Rail.Port {
 				continue
 			}
 			if e.Type == native.EventPortDown {
 				r.failAll(errPortDown)
+			}
+			if pool := r.pool.Load(); pool != nil && e.Type == native.EventPortUp {
+				pool.up()
 			}
 		}
 		r.tell(e)

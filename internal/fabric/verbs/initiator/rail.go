@@ -73,6 +73,8 @@ type Rail struct {
 	broken  bool         // the adapter or the completion queue has failed: no path any more
 	free    []int        // slots
 	orphans []*native.QP // that could not be destroyed
+
+	pool atomic.Pointer[Pool] // of dynamic connections, or nil
 }
 
 // slot is a place in the table by which completions find their path.
@@ -224,8 +226,12 @@ func (r *Rail) From(peer [16]byte) (Source, error) {
 
 // Stats reads the counters.
 func (r *Rail) Stats() Stats {
+	stuck := r.stuck.Load()
+	if pool := r.pool.Load(); pool != nil {
+		stuck += pool.stuck()
+	}
 	return Stats{
-		Paths: r.paths.Load(), Stuck: r.stuck.Load(), WorkNow: r.credits.now(),
+		Paths: r.paths.Load(), Stuck: stuck, WorkNow: r.credits.now(),
 		Writes: r.writes.Load(), Reads: r.readBytes.Load(), Works: r.works.Load(),
 		Denied: r.denied.Load(), Lost: r.lost.Load(), Local: r.localErrors.Load(),
 		Unexpected: r.unexpected.Load(),
@@ -331,6 +337,9 @@ func (r *Rail) list() []*Path {
 }
 
 func (r *Rail) failAll(why error) {
+	if pool := r.pool.Load(); pool != nil {
+		pool.down()
+	}
 	for _, p := range r.list() {
 		p.failBy(why)
 	}

@@ -21,15 +21,15 @@ import (
 // spanBytes is each worker's share of both memories.
 const spanBytes = 64 << 10
 
-// lane is a path and the peer's end of it.
-type lane struct {
+// leg is a path and the peer's end of it.
+type leg struct {
 	path *Path
 	qp   *native.QP
 	once sync.Once
 }
 
 // fence is what a client does when a path has failed: no packet that is still under way is taken any more.
-func (l *lane) fence() { l.once.Do(func() { _ = l.qp.Fail() }) }
+func (l *leg) fence() { l.once.Do(func() { _ = l.qp.Fail() }) }
 
 // schedule is random Moves of several workers over a few paths, with random faults among them.
 type schedule struct {
@@ -40,7 +40,7 @@ type schedule struct {
 	exact bool
 
 	mu       sync.Mutex
-	lanes    []*lane
+	lanes    []*leg
 	held     []*fakeverbs.Fault // hold something, or break the driver
 	refusals int                // faults of the driver that Close may meet
 }
@@ -77,7 +77,7 @@ func runSchedule(t *testing.T, seed uint64) {
 			ReuseNumbers: rng.IntN(2) == 0,
 		},
 	})
-	s := &schedule{rig: g, t: t, exact: g.rail.credits.total < 128, lanes: make([]*lane, 1+rng.IntN(4))}
+	s := &schedule{rig: g, t: t, exact: g.rail.credits.total < 128, lanes: make([]*leg, 1+rng.IntN(4))}
 	for i := range s.lanes {
 		s.lanes[i] = s.lane()
 	}
@@ -103,7 +103,7 @@ func runSchedule(t *testing.T, seed uint64) {
 }
 
 // lane makes a path, or none where a fault prevents it.
-func (s *schedule) lane() *lane {
+func (s *schedule) lane() *leg {
 	p, err := s.rail.NewPath(PathOptions{})
 	if err != nil {
 		return nil
@@ -115,7 +115,7 @@ func (s *schedule) lane() *lane {
 		}
 		return nil
 	}
-	return &lane{path: p, qp: qp}
+	return &leg{path: p, qp: qp}
 }
 
 // work does one worker's Moves in its spans.
@@ -175,7 +175,7 @@ func (s *schedule) work(w int, rng *rand.Rand) {
 }
 
 // failed checks the error of a Move, and does what the client would.
-func (s *schedule) failed(l *lane, err error) {
+func (s *schedule) failed(l *leg, err error) {
 	if !errors.Is(err, ErrDenied) && !errors.Is(err, ErrLost) && !errors.Is(err, ErrLocal) {
 		s.t.Errorf("undocumented: %v", err)
 	}
@@ -186,7 +186,7 @@ func (s *schedule) failed(l *lane, err error) {
 }
 
 // choose takes a path, and replaces one that has failed.
-func (s *schedule) choose(rng *rand.Rand) *lane {
+func (s *schedule) choose(rng *rand.Rand) *leg {
 	s.mu.Lock()
 	i := rng.IntN(len(s.lanes))
 	l := s.lanes[i]

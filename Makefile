@@ -83,6 +83,8 @@ conformance: build ## the S3 tests of Ceph against a fresh node; S3TESTS=path of
 .PHONY: e2e
 e2e: build ## S3 clients of others against a node, newest versions; PINNED=1: recorded ones, RECORD=1 records, E2E=flags
 	$(GO) run ./test/clients $(if $(PINNED),-pinned) $(if $(RECORD),-record) $(E2E)
+	PENSTOCK_TEST_MSC=$(CURDIR)/.cache/e2e PENSTOCK_TEST_MSC_PINNED=$(PINNED) PENSTOCK_TEST_BINARY=$(CURDIR)/bin/penstock \
+	  $(GO) test -count=1 -v -run TestMultiStorageClient ./test/shim
 
 .PHONY: test-rdma
 test-rdma: ## what needs RDMA verbs, on soft-RoCE in an emulated machine; installs what it needs; RDMA=flags

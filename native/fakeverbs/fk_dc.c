@@ -306,6 +306,15 @@ static struct fk_qp *new_end(struct fk_nic *nic, struct fk_qp *dct, const struct
 	return end;
 }
 
+/* Answers leave from the address that was asked, whatever the DCT's own is. */
+static uint8_t asked_of(const struct fk_device *dev, const struct fk_packet *p, uint8_t otherwise)
+{
+	for (int i = 0; !dev->o.infiniband && i < FK_GIDS; i++)
+		if (dev->o.gids[i].type == p->gid_type && memcmp(dev->o.gids[i].raw, p->dgid.raw, 16) == 0)
+			return (uint8_t)i;
+	return otherwise;
+}
+
 struct fk_qp *fk_dc_end(struct fk_nic *nic, struct fk_qp *dct, const struct fk_packet *p)
 {
 	struct fk_qp *end = dct->ends;
@@ -323,6 +332,7 @@ struct fk_qp *fk_dc_end(struct fk_nic *nic, struct fk_qp *dct, const struct fk_p
 		end->state = IBV_QPS_RTR;
 		end->session = p->session;
 		end->expected = p->session_psn;
+		end->attr.ah_attr.grh.sgid_index = asked_of(dct->dev, p, dct->attr.ah_attr.grh.sgid_index);
 		end->nak_sent = end->refused = end->writing = false;
 		end->read_jobs = 0;
 	}

@@ -63,8 +63,17 @@ func (s *ports) take(ctx context.Context, at native.PeerPort) (*port, error) {
 func (s *ports) make(p *port) {
 	r := s.pool.rail
 	now := r.Rail()
-	p.address, p.err = r.pd.NewAddress(native.Path{Port: now.Port, GIDIndex: now.GIDIndex, HopLimit: r.opts.HopLimit,
-		TrafficClass: r.opts.TrafficClass}, p.at)
+	path := native.Path{Port: now.Port, GIDIndex: now.GIDIndex, HopLimit: r.opts.HopLimit,
+		TrafficClass: r.opts.TrafficClass}
+	if p.at.HasGID { // from an address of the peer's kind
+		var from Source
+		if from, p.err = r.From(p.at.GID); from.GID != [16]byte{} {
+			path.GIDIndex = from.Index
+		}
+	}
+	if p.err == nil {
+		p.address, p.err = r.pd.NewAddress(path, p.at)
+	}
 	close(p.ready)
 	s.give(p)
 }

@@ -171,6 +171,27 @@ func TestPoolEnds(t *testing.T) {
 	}
 }
 
+// TestPoolFromTheirKind: a peer named by its link-local GID is reached from the rail's own.
+func TestPoolFromTheirKind(t *testing.T) {
+	g := newPoolRig(t, rigOptions{arena: 4096, remote: 4096}, PoolOptions{Lanes: 1})
+	port, err := g.peer.dev.Port(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, gid := range port.GIDs {
+		m := g.dc(g.write(100))
+		if m.Target.Port.GID = gid.Raw; gid.Type != native.GIDRoCEv2 {
+			continue
+		}
+		if err := g.pool.Move(t.Context(), m); err != nil {
+			t.Errorf("%+v: %v", gid, err)
+		}
+	}
+	if !bytes.Equal(g.peer.memory[:100], g.arena[:100]) {
+		t.Error("the bytes are not those")
+	}
+}
+
 // TestPoolNeedsDC: an adapter without dynamic connections says so.
 func TestPoolNeedsDC(t *testing.T) {
 	g := newRig(t, rigOptions{fake: true, arena: 4096, remote: 4096,

@@ -47,6 +47,8 @@ var allowed = map[string][]string{
 	"internal/fabric/dataconn": {"internal/fabric", "internal/frame"},
 	"internal/fabric/tcp": {"internal/fabric", "internal/fabric/dataconn", "internal/arena", "internal/token",
 		"internal/frame"},
+	"internal/fabric/dc": {"internal/fabric", "internal/fabric/verbs/initiator", "internal/arena", "internal/token",
+		"native"},
 	"internal/fabric/dc/lane": {},
 	"internal/fabric/verbs/initiator": {"internal/fabric/dc/lane",
 		"internal/fabric/verbs/reach", "internal/rail", "native"},

@@ -7,7 +7,7 @@
 //
 // Invariants:
 //  1. A token's GID is one that Options.Permits for the request's HTTP peer: a signed user cannot aim the server at
-//     somebody else's memory.
+//     somebody else's memory. A token without a GID cannot be compared, and is refused where zeros are not permitted.
 //  2. Nothing outside the first Grant.Bytes of the window is posted, and nothing after Stop; what is under way Margin
 //     before the deadline costs its DCI a reset. So nothing touches the client's memory after the deadline, as long as
 //     a reset takes less than Margin with the time that a packet lives.
@@ -138,11 +138,8 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 		return nil, fabric.ErrUnsupportedToken
 	case g.Bytes < 0 || g.Bytes > d.Size:
 		return nil, fmt.Errorf("%w: %d of %d", fabric.ErrTooLarge, g.Bytes, d.Size)
-	case d.HasGID && !f.o.Permits(d.GID, g.Peer.Addr()):
+	case !f.o.Permits(d.GID, g.Peer.Addr()):
 		return nil, fmt.Errorf("%w: the token's address is not the client's", fabric.ErrNotGranted)
-	case !d.HasGID && !f.o.Permits([16]byte{}, g.Peer.Addr()):
-		// A LID cannot be compared with an address: only where the operator permits all.
-		return nil, fmt.Errorf("%w: the token has no address", fabric.ErrNotGranted)
 	}
 	who := stranger{principal: g.Principal, gid: d.GID, lid: d.LID}
 	if f.suspended(who) {

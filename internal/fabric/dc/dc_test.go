@@ -179,7 +179,9 @@ func TestRefusedTokens(t *testing.T) {
 		{"other kind", func(d *token.Descriptor, _ *fabric.Grant) { d.Kind = token.HipObj }, fabric.ErrUnsupportedToken},
 		{"too large", func(_ *token.Descriptor, g *fabric.Grant) { g.Bytes = 1001 }, fabric.ErrTooLarge},
 		{"foreign", func(d *token.Descriptor, _ *fabric.Grant) { d.GID[15]++ }, fabric.ErrNotGranted},
-		{"LID only", func(d *token.Descriptor, _ *fabric.Grant) { d.HasGID, d.GID = false, [16]byte{} }, fabric.ErrNotGranted},
+		{"LID only", func(d *token.Descriptor, _ *fabric.Grant) {
+			d.HasGID, d.GID = false, [16]byte{}
+		}, fabric.ErrNotGranted},
 		{"other family", func(d *token.Descriptor, g *fabric.Grant) {
 			at := netip.MustParseAddr("2001:db8::1")
 			d.GID, g.Peer = at.As16(), netip.AddrPortFrom(at, 1)

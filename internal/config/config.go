@@ -8,7 +8,7 @@
 //     environment, and nothing else does.
 //  2. An unknown key, a second document and a value that does not parse are errors.
 //  3. Every key has a `doc` tag; docs/operations.md lists them all, and a test compares.
-//  4. Nothing secret is in Config but Root.SecretKey, which prints redacted.
+//  4. Nothing secret is in Config but Root.SecretKey, which prints redacted; RDMA.DCKey is known to every client.
 //
 // What it does not do: opening anything.
 package config
@@ -105,6 +105,8 @@ type RDMA struct {
 	RC              bool          `yaml:"rc" doc:"offer the rc fabric (RDMA verbs) where the machine has a rail"`
 	RCListen        string        `yaml:"rc_listen" doc:"address of rc's data connections; port 0: any free one"`
 	RCAdvertise     string        `yaml:"rc_advertise" doc:"address told to clients; empty: the one of rc_listen"`
+	DC              bool          `yaml:"dc" doc:"take tokens that name a DCT, by mlx5 adapters; needs rdma.rc"`
+	DCKey           string        `yaml:"dc_key" doc:"access key of the clients' DCTs, up to 64 bits"`
 	Devices         []string      `yaml:"devices" doc:"RDMA devices or ports to use (mlx5_0, mlx5_0/1); empty: all"`
 	ClientNetworks  []string      `yaml:"client_networks" doc:"networks (CIDR) of client adapters at other addresses"`
 	VerbsLibrary    string        `yaml:"verbs_library" doc:"path of libibverbs; empty: libibverbs.so.1 of the system"`
@@ -116,6 +118,9 @@ type RDMA struct {
 	Decline         string        `yaml:"decline" doc:"answer of a decline: 501, or spec (2xx; GET by its body)"`
 	Aliases         []string      `yaml:"aliases" doc:"other headers of tokens that are taken: x-rdma-info, cuobj"`
 }
+
+// DefaultDCKey is what clients use unless told otherwise.
+const DefaultDCKey = "0xffeeddcc"
 
 // Values of RDMA.Decline and RDMA.Aliases.
 const (
@@ -173,7 +178,7 @@ func Default() Config {
 			Enabled: true, Shm: true, ShmForeign: true, TCP: true, TCPListen: "127.0.0.1:0",
 			RC: true, RCListen: "127.0.0.1:0", Sessions: 1024, Regions: 256,
 			MappedBytes: 64 * GiB, Deadline: 8 * time.Second, SessionDeadline: 300 * time.Second,
-			Decline: Decline501,
+			Decline: Decline501, DCKey: DefaultDCKey,
 		},
 		Storage: Storage{
 			Reserve: 1 * GiB, Grace: 10 * time.Minute, Segment: 1 * GiB,

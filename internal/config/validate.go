@@ -232,6 +232,12 @@ func (c Config) validateRDMA(wrong func(key, format string, args ...any)) {
 			wrong("rdma.client_networks", "%q is not a network such as 10.0.0.0/24", text)
 		}
 	}
+	if _, err := strconv.ParseUint(r.DCKey, 0, 64); err != nil {
+		wrong("rdma.dc_key", "is no number of at most 64 bits such as %s", DefaultDCKey)
+	}
+	if r.DC && !r.RC {
+		wrong("rdma.dc", "needs rdma.rc")
+	}
 	if r.Decline != Decline501 && r.Decline != DeclineSpec {
 		wrong("rdma.decline", "%q is not %s or %s", r.Decline, Decline501, DeclineSpec)
 	}

@@ -224,6 +224,11 @@ func (s *Server) openFabrics(context.Context) error {
 		if err := add(verbs.Name, f, err); err != nil {
 			return err
 		}
+		if r.DC {
+			if f, ok := s.openDC(); ok {
+				fabrics = append(fabrics, f)
+			}
+		}
 	}
 	s.fabrics = fabric.NewManager(ledger, fabrics...)
 	s.onClose("fabrics", s.closeFabrics)

@@ -1,7 +1,7 @@
 // Package dc is the fabric of tokens that name a DCT: the client made it, and the token alone says what may be written
 // or read. Bytes move by the pools of dynamic connections of the node's rails.
 //
-// Called by: its tests; server opens it once there is a rail with a pool.
+// Called by: gateway and sink, by the fabric contract; opened by server.
 //
 // Words: a stranger is a principal with a client's GID, since who aims at memory that is not his is told apart by both.
 //
@@ -11,7 +11,8 @@
 //  2. Nothing outside the first Grant.Bytes of the window is posted, and nothing after Stop; what is under way Margin
 //     before the deadline costs its DCI a reset. So nothing touches the client's memory after the deadline, as long as
 //     a reset takes less than Margin with the time that a packet lives.
-//  3. Close returns when no operation is under way.
+//  3. Close returns when no operation is under way. Where an adapter resets no queue pair it returns ErrLingering, and
+//     the request must not be answered.
 //  4. Too many refusals by a client's adapter suspend the stranger for a while: they cost a DCI each.
 //
 // Lock order: Fabric.mu and remote.mu are never held together, nor over a Move.
@@ -44,6 +45,9 @@ const (
 	Stop = 2 * time.Second
 	// Margin is what a reset and the life of a packet may take at the end of a transfer.
 	Margin = 500 * time.Millisecond
+
+	// stuckWait is how long after the deadline an adapter that does not reset is waited for.
+	stuckWait = 2 * time.Second
 
 	// A stranger with maxRefusals in refusalSpan is suspended for suspension: one wrong token is a mistake, and a DCI is
 	// out for milliseconds each time.
@@ -320,8 +324,8 @@ func (r *remote) leave(err error) error {
 	return err
 }
 
-// Close waits for what is under way: its own times bound that. Errors: the first of an operation; ErrFenced, when the
-// deadline has passed.
+// Close waits for what is under way: its own times bound that, but where an adapter does not reset its queue pair.
+// Errors: the first of an operation; ErrFenced, when the deadline has passed; ErrLingering.
 func (r *remote) Close() error {
 	r.mu.Lock()
 	if r.closed {
@@ -329,8 +333,18 @@ func (r *remote) Close() error {
 		return fmt.Errorf("%w: window is closed", fabric.ErrTransfer)
 	}
 	r.closed = true
-	for r.ops > 0 {
+	over := r.grant.Deadline.Add(stuckWait)
+	timer := time.AfterFunc(time.Until(over), func() {
+		r.mu.Lock()
+		r.idle.Broadcast()
+		r.mu.Unlock()
+	})
+	defer timer.Stop()
+	for r.ops > 0 && time.Now().Before(over) {
 		r.idle.Wait()
+	}
+	if r.ops > 0 {
+		r.failure = fmt.Errorf("%w: %w: the adapter resets no queue pair", fabric.ErrLingering, fabric.ErrFenced)
 	}
 	if r.failure == nil && !time.Now().Before(r.grant.Deadline) {
 		r.failure = fmt.Errorf("%w: %w", fabric.ErrFenced, fabric.ErrOverdue)

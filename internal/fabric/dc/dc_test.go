@@ -260,6 +260,29 @@ func TestSuspension(t *testing.T) {
 	})
 }
 
+// TestStuck: where an adapter does not let go, Close says so after a while, and the request gets no answer.
+func TestStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 1)
+		release := make(chan struct{})
+		b.pools[0].do = func(context.Context, initiator.DCMove) error {
+			<-release
+			return initiator.ErrLost
+		}
+		r := b.opened(nil)
+		deadline := time.Now().Add(8 * time.Second)
+		ended := make(chan error, 1)
+		go func() { ended <- r.Write(t.Context(), 0, b.buffer.Slice(0, 1)) }()
+		synctest.Wait()
+		wantIs(t, "close", r.Close(), fabric.ErrLingering, fabric.ErrFenced)
+		if late := time.Since(deadline); late != stuckWait {
+			t.Errorf("closed %v after the deadline", late)
+		}
+		close(release)
+		wantIs(t, "write", <-ended, fabric.ErrTransfer)
+	})
+}
+
 // TestDeadline: nothing begins late; what hangs ends at its time, and Close waits for it.
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 )
 
@@ -38,11 +39,32 @@ func files(t testing.TB) []string {
 	return names
 }
 
+// builds are the programs of this run, so that each is compiled once.
+var builds = struct {
+	mu  sync.Mutex
+	dir string
+}{}
+
+func TestMain(m *testing.M) {
+	var err error
+	if builds.dir, err = os.MkdirTemp("", "penstock-shim-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(builds.dir) // nothing depends on it
+	os.Exit(code)
+}
+
 // program compiles one of testdata with all of the shim, under sanitizers where the machine has them.
 func program(t testing.TB, name, sanitizers string) string {
 	t.Helper()
 	cc := compiler(t)
-	out := filepath.Join(t.TempDir(), name)
+	builds.mu.Lock()
+	defer builds.mu.Unlock()
+	out := filepath.Join(builds.dir, name+"-"+sanitizers)
+	if _, err := os.Stat(out); err == nil {
+		return out
+	}
 	args := []string{"-g", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", source, "-o", out,
 		filepath.Join("testdata", name+".c")}
 	args = append(args, files(t)...)

@@ -34,7 +34,8 @@ func (f *heldFabric) Close() error {
 }
 
 // TestFabricsThatWaitForTheirRails: what an adapter holds up ends with the rails, and is no error then; where the rails
-// do not close either, both say so, and neither is asked for ever.
+// do not close either, both say so, and neither is asked for ever. It is the same for a node that drains, which closes
+// them before the requests that they hold up have ended, and once more in the order of all.
 func TestFabricsThatWaitForTheirRails(t *testing.T) {
 	for name, c := range map[string]struct {
 		rails  error
@@ -46,7 +47,7 @@ func TestFabricsThatWaitForTheirRails(t *testing.T) {
 		"they are stuck too": {rails: initiator.ErrStuck, want: []error{fabric.ErrStuck, initiator.ErrStuck}, closes: 1},
 		"there is none":      {none: true, want: []error{fabric.ErrStuck}, closes: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
+		held := func(t *testing.T, drains bool) {
 			f := &heldFabric{}
 			s := &Server{fabrics: fabric.NewManager(fabric.NewLedger(fabric.Limits{}), f)}
 			asked := 0
@@ -58,6 +59,13 @@ func TestFabricsThatWaitForTheirRails(t *testing.T) {
 				})
 			}
 			s.onClose("fabrics", s.closeFabrics)
+			closes := c.closes
+			if drains {
+				closes++
+				if err := s.closeFabrics(); (err == nil) != (len(c.want) == 0) {
+					t.Errorf("drain: %v", err)
+				}
+			}
 			err := s.Close()
 			if len(c.want) == 0 && err != nil {
 				t.Errorf("close: %v", err)
@@ -67,9 +75,11 @@ func TestFabricsThatWaitForTheirRails(t *testing.T) {
 					t.Errorf("close: %v is no %v", err, want)
 				}
 			}
-			if f.closes != c.closes || asked > 1 {
+			if f.closes != closes || asked > 1 {
 				t.Errorf("closed the fabrics %d times, the rails %d times", f.closes, asked)
 			}
-		})
+		}
+		t.Run(name, func(t *testing.T) { held(t, false) })
+		t.Run(name+", draining", func(t *testing.T) { held(t, true) })
 	}
 }

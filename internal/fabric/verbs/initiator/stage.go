@@ -76,11 +76,16 @@ func (s *Stage) Local() Endpoint { return s.local }
 // Region is where the peer writes, and its key, which is a secret between the two.
 func (s *Stage) Region() (address uint64, key uint32) { return s.mr.Addr(), s.mr.RKey() }
 
-// Connect makes the queue pair ready for its peer's, which may write from now on. Errors: native.ErrVerbs; ErrLocal,
-// when the peer's data cannot be meant.
+// Connect makes the queue pair ready for its peer's, which may write from now on; Seal waits for it. Errors:
+// native.ErrVerbs; ErrLocal, when the peer's data cannot be meant; ErrLost, when the stage is sealed.
 func (s *Stage) Connect(peer Endpoint) error {
 	if peer.MTU < 256 || peer.QPN >= 1<<24 || peer.PSN >= 1<<24 {
 		return fmt.Errorf("%w: peer's queue pair %d, MTU %d", ErrLocal, peer.QPN, peer.MTU)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sealed {
+		return fmt.Errorf("%w: stage of %s is sealed", ErrLost, s.rail.name)
 	}
 	o, now := &s.rail.opts, s.rail.Rail()
 	path := native.Path{

@@ -214,3 +214,23 @@ func TestStageThatIsNotWritten(t *testing.T) {
 	}
 	wantIs(t, s.Connect(Endpoint{MTU: 1024, QPN: 1 << 24}), ErrLocal)
 }
+
+// TestASealedStageStaysSealed: one that was sealed before it was connected does not open for its peer any more.
+func TestASealedStageStaysSealed(t *testing.T) {
+	g := newRig(t, rigOptions{arena: 4096, remote: 4096})
+	s, err := g.rail.NewStage(mapped(t, 4096), Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, _, err := g.peer.answer(s.Local())
+	if err := errors.Join(err, s.Seal()); err != nil {
+		t.Fatal(err)
+	}
+	wantIs(t, s.Connect(own), ErrLost)
+	if state, err := s.qp.State(); err != nil || state != native.QPReset {
+		t.Errorf("state %d: %v", state, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

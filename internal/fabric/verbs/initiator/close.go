@@ -23,12 +23,12 @@ func (r *Rail) Close() error {
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
+	r.failAll(errClosing) // the paths do not wait for the pool, nor does one that is stuck keep them
+	var pooled error
 	if pool := r.pool.Load(); pool != nil {
-		if err := pool.close(); err != nil {
-			return err
-		}
+		pooled = pool.close()
 	}
-	if err := r.settleAll(); err != nil {
+	if err := errors.Join(pooled, r.settleAll()); err != nil {
 		return err
 	}
 	if err := r.destroyAll(); err != nil {

@@ -22,8 +22,8 @@
 //     by a lane.Core; a Move of it returns only when that has let go, and a DCI serves one Move at a time.
 //
 // Lock order: Rail.polling, then Path.mu, then credits.mu; Rail.mu is held with none of them. Pool.polling, then
-// Pool.mu; ports.mu is held with neither. Only the two polling are held during calls of native that are not Close:
-// Poll, Arm and, of a Pool, Post, which do not wait.
+// Pool.mu; ports.mu is held with neither; runs.mu comes last. Only the two polling are held during calls of native that
+// are not Close: Poll, Arm and, of a Pool, Post, which do not wait; and Stage.mu, of that stage only.
 //
 // What it does not do: sessions, regions of clients and their bounds, retries, choosing a rail.
 package initiator

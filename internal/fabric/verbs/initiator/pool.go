@@ -48,7 +48,7 @@ type DCTarget struct {
 // Format prints the target without its key, whatever the verb.
 func (t DCTarget) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "target{dct %d}", t.DCT) }
 
-// DCMove is a Move by dynamic connections.
+// DCMove is a Move by dynamic connections, which has no immediate.
 type DCMove struct {
 	Move
 	Target DCTarget
@@ -71,8 +71,8 @@ type Pool struct {
 	scratch local
 	dcis    []*native.DCI
 	ports   ports
-	polled  chan struct{}  // closed when the poller has ended; nil: none was started
-	resets  sync.WaitGroup // goroutines in calls of the driver
+	polled  chan struct{} // closed when the poller has ended; nil: none was started
+	resets  runs          // goroutines in calls of the driver
 
 	polling sync.Mutex
 	batchOf [pollBatch]native.Completion // guarded by polling
@@ -105,6 +105,14 @@ func (r *Rail) NewPool(o PoolOptions) (*Pool, error) {
 	if err := r.dev.DC(); err != nil {
 		return nil, fmt.Errorf("initiator: dynamic connections on %s: %w", r.name, err)
 	}
+	r.mu.Lock()
+	if r.closed || r.broken {
+		r.mu.Unlock()
+		return nil, ErrClosed
+	}
+	r.making.Add(1)
+	r.mu.Unlock()
+	defer r.making.Done()
 	p := &Pool{rail: r, o: o, moves: map[uint64]*poolMove{}}
 	credits := o.Lanes * o.Depth
 	if most := r.dev.Info().MaxCQDepth; most > 0 {
@@ -116,20 +124,29 @@ func (r *Rail) NewPool(o PoolOptions) (*Pool, error) {
 	})
 	err := p.open(credits)
 	if err == nil {
-		r.mu.Lock()
-		if r.closed || r.broken {
-			err = ErrClosed
-		} else if !r.pool.CompareAndSwap(nil, p) {
-			err = fmt.Errorf("%w: %s has a pool", ErrLocal, r.name)
-		}
-		r.mu.Unlock()
+		err = p.enter()
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.destroy())
 	}
+	return p, nil
+}
+
+// enter makes it the rail's pool, which Close ends: all of it is there before.
+func (p *Pool) enter() error {
+	r := p.rail
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.closed || r.broken:
+		return ErrClosed
+	case r.pool.Load() != nil:
+		return fmt.Errorf("%w: %s has a pool", ErrLocal, r.name)
+	}
 	p.polled = make(chan struct{})
 	go p.poll()
-	return p, nil
+	r.pool.Store(p)
+	return nil
 }
 
 func (p *Pool) open(credits int) error {
@@ -183,8 +200,12 @@ func (p *Pool) Move(ctx context.Context, m DCMove) error {
 }
 
 func (p *Pool) move(ctx context.Context, m *DCMove) error {
-	if _, err := p.rail.check(&m.Move); err != nil {
+	pieces, err := p.rail.check(&m.Move)
+	if err != nil || pieces == 0 {
 		return err
+	}
+	if m.Imm != nil {
+		return fmt.Errorf("%w: immediate by dc", ErrLocal)
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, m.Expire, ErrExpired)
 	defer cancel()
@@ -202,9 +223,6 @@ func (p *Pool) move(ctx context.Context, m *DCMove) error {
 	for _, s := range m.Local {
 		t.Segments = append(t.Segments, len(s))
 		bytes += int64(len(s))
-	}
-	if bytes == 0 {
-		return nil
 	}
 	id, err := p.submit(w, t)
 	if err != nil {

@@ -100,13 +100,23 @@ func (s *ports) give(p *port) {
 	}
 }
 
-// close closes the addresses. Nothing uses them any more.
+// shut lets no address be made or used any more; those that are being made are among the pool's resets.
+func (s *ports) shut() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+}
+
+// close closes the addresses. None is being made, and nothing uses them any more.
 func (s *ports) close() error {
+	s.shut()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = true
 	var errs []error
 	for at, p := range s.known {
+		if p.err != nil {
+			continue // there is none; those who waited for it are about to forget it
+		}
 		if err := s.pool.rail.ended("address", p.address.Close()); err != nil {
 			errs = append(errs, err)
 			continue

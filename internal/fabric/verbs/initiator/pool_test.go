@@ -115,6 +115,7 @@ func TestPoolRefused(t *testing.T) {
 			m.Remote = g.peer.at(len(g.peer.memory)) - 99
 			m.Window.Size += 4096
 		}, ErrDenied},
+		{"an immediate", func(m *DCMove) { m.Imm = new(uint32) }, ErrLocal},
 		{"outside the window", func(m *DCMove) { m.Window.Size = 99 }, ErrLocal},
 		{"memory that is not registered", func(m *DCMove) { m.Local = []Segment{make([]byte, 9)} }, ErrLocal},
 		{"no GID on Ethernet", func(m *DCMove) { m.Target.Port = native.PeerPort{LID: 4} }, ErrLost},
@@ -190,6 +191,78 @@ func TestPoolFromTheirKind(t *testing.T) {
 	if !bytes.Equal(g.peer.memory[:100], g.arena[:100]) {
 		t.Error("the bytes are not those")
 	}
+}
+
+// TestPoolClosesUnderLoad: a rail closes while moves begin, are under way, wait for addresses and end by themselves; all
+// of them return, and what comes later is refused.
+func TestPoolClosesUnderLoad(t *testing.T) {
+	for round := range 20 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) { closeUnderLoad(t, int64(8+5*round)) })
+	}
+}
+
+// closeUnderLoad closes after so many moves.
+func closeUnderLoad(t *testing.T, after int64) {
+	g := newPoolRig(t, rigOptions{arena: 1 << 16, remote: 1 << 16}, PoolOptions{Lanes: 4})
+	var workers sync.WaitGroup
+	var tried atomic.Int64
+	for w := range 8 {
+		workers.Go(func() {
+			for i := 0; ; i++ {
+				m := g.dc(g.write(100 + w))
+				if w%4 == 3 { // ports that nobody has, each new
+					m.Target.Port.GID[14], m.Target.Port.GID[15] = byte(w), byte(i)
+					m.Expire = time.Now().Add(time.Millisecond)
+				}
+				err := g.pool.Move(t.Context(), m)
+				tried.Add(1)
+				if errors.Is(err, ErrClosed) {
+					return
+				}
+			}
+		})
+	}
+	g.nic.Await("moves", func() bool { return tried.Load() > after })
+	if err := g.rail.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	workers.Wait()
+	if g.nic.Owned(g.arena) {
+		t.Error("the adapter owns memory of a rail that is closed")
+	}
+}
+
+// TestAStuckPoolKeepsNoPath: a rail that cannot be closed for a DCI that is not reset has ended its paths all the same.
+func TestAStuckPoolKeepsNoPath(t *testing.T) {
+	g := newPoolRig(t, rigOptions{arena: 1 << 16, remote: 1 << 16}, PoolOptions{Lanes: 1})
+	p := g.path()
+	hang := g.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtReset, Do: fakeverbs.Hold, QPN: g.pool.dcis[0].Number()})
+	silent := g.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtReadResponse, Do: fakeverbs.Fail, Times: fakeverbs.Always})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- g.pool.Move(ctx, g.dc(g.write(5000))) }()
+	silent.Await(1)
+	cancel()
+	hang.Await(1)
+	g.rail.closeWait = 50 * time.Millisecond
+	wantIs(t, g.rail.Close(), ErrStuck)
+	select {
+	case <-p.Settled():
+	default:
+		t.Error("a path goes on beside a pool that is stuck")
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("the buffers came back before the reset: %v", err)
+	default:
+	}
+	hang.Release()
+	g.rail.closeWait = wait
+	if err := g.rail.Close(); err != nil {
+		t.Error(err)
+	}
+	wantIs(t, <-ended, context.Canceled)
 }
 
 // TestPoolNeedsDC: an adapter without dynamic connections says so.

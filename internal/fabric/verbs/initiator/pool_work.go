@@ -217,35 +217,47 @@ func (p *Pool) close() error {
 		}
 	}
 	p.mu.Unlock()
+	p.ports.shut()
 	p.down()
 	limit := time.NewTimer(p.rail.closeWait)
 	defer limit.Stop()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		p.resets.Wait()
-	}()
-	select {
-	case <-ended:
-	case <-limit.C:
-		return fmt.Errorf("%w: %s: a call of the driver does not return", ErrStuck, p.rail.name)
+	if err := p.returned(limit); err != nil {
+		return err
 	}
 	for at := range p.dcis { // those that were neither reset nor destroyed get one more attempt
 		if p.stuckLane(at) {
-			p.retire(at)
+			p.resets.Go(func() { p.retire(at) })
 		}
+	}
+	if err := p.returned(limit); err != nil {
+		return err
+	}
+	if n := p.stuck(); n > 0 {
+		return fmt.Errorf("%w: %s: %d of its DCIs", ErrStuck, p.rail.name, n)
 	}
 	select {
 	case <-p.empty:
 	case <-limit.C:
 		return fmt.Errorf("%w: %s: moves of dynamic connections", ErrStuck, p.rail.name)
 	}
-	p.resets.Wait()
+	if err := p.returned(limit); err != nil {
+		return err
+	}
 	if err := p.destroy(); err != nil {
 		return err
 	}
 	p.rail.pool.Store(nil)
 	return nil
+}
+
+// returned waits, up to the limit, until no goroutine is in a call of the driver.
+func (p *Pool) returned(limit *time.Timer) error {
+	select {
+	case <-p.resets.ended():
+		return nil
+	case <-limit.C:
+		return fmt.Errorf("%w: %s: a call of the driver does not return", ErrStuck, p.rail.name)
+	}
 }
 
 func (p *Pool) stuckLane(at int) bool {

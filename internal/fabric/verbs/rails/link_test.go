@@ -130,8 +130,12 @@ func ground(t *testing.T, o fakeverbs.Options, log *slog.Logger) (*fakeverbs.NIC
 		if err := set.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		if k := set.list[0]; len(k.uses)+len(k.holders)+len(set.ends.uses)+len(set.ends.own) != 0 {
+		k := set.list[0]
+		if len(k.uses)+len(k.holders)+len(set.ends.uses)+len(set.ends.own) != 0 {
 			t.Error("something is remembered of links")
+		}
+		if n := len(k.connects.all) + len(k.connects.lines); n != 0 {
+			t.Errorf("%d turns or lines are left", n)
 		}
 	})
 	return nic, set, memory, c

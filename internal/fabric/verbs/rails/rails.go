@@ -15,8 +15,9 @@
 //     fabric: one that is found to is told to fail.
 //  5. A principal has at most its share of a rail's uses, and of those that connect at once, all fabrics together.
 //
-// Lock order: Set.mu, ends.mu, turns.mu and Link.mu are never held together, nor over a call of an engine, of Use.Fail
-// or of what Watch was given; those may take locks of a fabric, which holds them over no call that takes a lock here.
+// Lock order: Set.mu, ends.mu, turns.mu and Link.mu are never held together, nor over a call of Use.Fail, of what Watch
+// was given, or of an engine, but for Limit; those may take locks of a fabric, which holds them over no call that takes
+// a lock here.
 //
 // What it does not do: sessions, going on by another rail, which GIDs are a client's (reach), posting and polling
 // (initiator).

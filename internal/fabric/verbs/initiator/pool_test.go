@@ -193,8 +193,8 @@ func TestPoolFromTheirKind(t *testing.T) {
 	}
 }
 
-// TestPoolClosesUnderLoad: a rail closes while moves begin, are under way, wait for addresses and end by themselves; all
-// of them return, and what comes later is refused.
+// TestPoolClosesUnderLoad: a rail closes while moves begin, are under way, wait for addresses and end by themselves;
+// all of them return, and what comes later is refused.
 func TestPoolClosesUnderLoad(t *testing.T) {
 	for round := range 20 {
 		t.Run(fmt.Sprint(round), func(t *testing.T) { closeUnderLoad(t, int64(8+5*round)) })

@@ -119,6 +119,9 @@ func (c *call) claimToken() error {
 		return nil
 	}
 	for i := range carriers { // each: a header that was added on the way must not save the number for a copy
+		if !carriers[i].in(c.r.Header) {
+			continue
+		}
 		d, err := carriers[i].descriptor(c.r.Header, c.identity)
 		if err != nil {
 			continue
@@ -146,13 +149,10 @@ func (c *call) checkEmptyBody() error {
 	default:
 		return s3.New(s3.InvalidRequest, "With a token, the payload hash is UNSIGNED-PAYLOAD or that of nothing.")
 	}
-	if c.op == opGetObject {
-		return nil
-	}
 	switch {
-	case c.r.ContentLength != 0 || len(c.r.TransferEncoding) > 0:
+	case c.r.ContentLength != 0 || len(c.r.TransferEncoding) > 0: // of a GET, too: its answer would wait for the body
 		return s3.New(s3.InvalidRequest, "With a token, Content-Length is 0: the payload is in the client's memory.")
-	case c.r.Header.Get("Content-Md5") != "":
+	case c.op != opGetObject && c.r.Header.Get("Content-Md5") != "":
 		return s3.New(s3.InvalidRequest, "With a token, there is no body that Content-MD5 could speak of.")
 	}
 	return nil

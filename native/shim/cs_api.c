@@ -210,6 +210,11 @@ static int overlaps_spent(struct world *w, const uint8_t *base, size_t size)
 	return 0;
 }
 
+static int must_not_reuse(struct cs_why *why)
+{
+	return cs_fail(why, "the memory must not be reused: a server may still write to it");
+}
+
 static int book(struct world *w, uint8_t *base, size_t size, struct cs_why *why)
 {
 	pthread_mutex_lock(&w->mu);
@@ -218,7 +223,7 @@ static int book(struct world *w, uint8_t *base, size_t size, struct cs_why *why)
 	struct cs_registration *r = w->registrations;
 
 	if (overlaps_spent(w, base, size)) {
-		bad = cs_fail(why, "the memory must not be reused: a server may still write to it");
+		bad = must_not_reuse(why);
 	} else {
 		while (r && (r->base != base || r->size != size || r->count == 0))
 			r = r->next;
@@ -303,7 +308,7 @@ int cuobj_deregister_buffer(void *ptr)
 		}
 		r->busy = 0;
 		if (token_of(w, r, NULL))
-			bad = cs_fail(&why, "the memory must not be reused: a server may still write to it");
+			bad = must_not_reuse(&why);
 		else
 			unlink_registration(w, r);
 	}
@@ -311,15 +316,21 @@ int cuobj_deregister_buffer(void *ptr)
 	return bad ? report(&why) : 0;
 }
 
-/* registered finds the memory and adds the token to the tables, so that the memory stays registered meanwhile. */
+/*
+ * enlist finds the memory and adds the token to the tables, so that the memory stays registered meanwhile. What is
+ * spent is not granted again, though it is still registered: a late write would land in the new window.
+ */
 static int enlist(struct world *w, struct cs_token *t, const uint8_t *base, size_t offset, struct cs_why *why)
 {
 	pthread_mutex_lock(&w->mu);
+	revive(w);
 	struct cs_registration *r = w->registrations;
 
 	while (r && (r->base != base || r->count == 0 || offset > r->size || t->size > r->size - offset))
 		r = r->next;
-	if (r) {
+	int spent = r && overlaps_spent(w, r->base + offset, t->size);
+
+	if (r && !spent) {
 		t->registration = r;
 		t->window = r->base + offset;
 		t->releasing = 1; /* not yet anybody's to release */
@@ -327,6 +338,8 @@ static int enlist(struct world *w, struct cs_token *t, const uint8_t *base, size
 		w->tokens = t;
 	}
 	pthread_mutex_unlock(&w->mu);
+	if (spent)
+		return must_not_reuse(why);
 	return r ? 0 : cs_fail(why, "the window is not inside registered memory");
 }
 

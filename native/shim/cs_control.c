@@ -157,7 +157,10 @@ static int control(const struct cs_config *c, const char *path, const char *body
 		return cs_fail(why, "a request is too long");
 	const struct cs_part request[] = {{head, (size_t)n}, {body, strlen(body)}};
 
-	if (cs_exchange(&c->endpoint, request, deadline, a, why))
+	int bad = cs_exchange(&c->endpoint, request, deadline, a, why);
+
+	cs_wipe(head, sizeof head);
+	if (bad)
 		return -1;
 	if (a->status == 200)
 		return 0;

@@ -100,22 +100,18 @@ static void prove(const uint8_t key[CS_SUM], const char *label, const struct cs_
 	cs_hmac(&(struct cs_part){key, CS_SUM}, parts, 4, sum);
 }
 
-int cs_handshake(int fd, const struct cs_offer *o, uint32_t index, int64_t deadline, struct cs_ready *r,
-		 struct cs_why *why)
+/* greet is the handshake with the key of the connection. */
+static int greet(int fd, const struct cs_offer *o, uint32_t index, const uint8_t key[CS_SUM], int64_t deadline,
+		 struct cs_ready *r, struct cs_why *why)
 {
 	uint8_t hello[HELLO] = {'P', 'N', 'S', 'T', 'K', 0, 0, 1}, *nonce = hello + 8 + CS_SESSION;
-	uint8_t challenge[CS_NONCE], key[CS_SUM], sum[CS_SUM], ready[READY], number[INDEX];
+	uint8_t challenge[CS_NONCE], sum[CS_SUM], ready[READY];
 	const struct cs_part none = {"", 0};
 
 	if (getrandom(nonce, CS_NONCE, 0) != CS_NONCE)
 		return cs_fail(why, "the kernel gave no random bytes");
 	memcpy(hello + 8, o->session, CS_SESSION);
-	put(number, index, INDEX);
-	memcpy(nonce + CS_NONCE, number, INDEX);
-	memcpy(key, o->secret, CS_SUM);
-	if (index > 0)
-		prove(o->secret, "penstock data connection, ticket v1", o,
-		      (struct cs_part[]){{number, INDEX}, none}, key);
+	put(nonce + CS_NONCE, index, INDEX);
 	if (send_frame(fd, CS_HELLO, hello, sizeof hello, deadline))
 		return cs_fail(why, "the data connection ended in its handshake");
 	if (receive_frame(fd, CS_CHALLENGE, challenge, deadline, why))
@@ -127,7 +123,6 @@ int cs_handshake(int fd, const struct cs_offer *o, uint32_t index, int64_t deadl
 		return -1;
 	prove(key, "penstock data connection, server proof v1", o,
 	      (struct cs_part[]){{nonce, CS_NONCE}, {challenge, CS_NONCE}}, sum);
-	cs_wipe(key, sizeof key);
 	if (!cs_same(sum, ready, CS_SUM))
 		return cs_fail(why, "the server did not prove that it knows the session");
 	*r = (struct cs_ready){
@@ -138,4 +133,20 @@ int cs_handshake(int fd, const struct cs_offer *o, uint32_t index, int64_t deadl
 		.idle_ms = (uint32_t)get(ready + 52, 4),
 	};
 	return 0;
+}
+
+int cs_handshake(int fd, const struct cs_offer *o, uint32_t index, int64_t deadline, struct cs_ready *r,
+		 struct cs_why *why)
+{
+	uint8_t key[CS_SUM], number[INDEX];
+
+	put(number, index, INDEX);
+	memcpy(key, o->secret, CS_SUM);
+	if (index > 0)
+		prove(o->secret, "penstock data connection, ticket v1", o,
+		      (struct cs_part[]){{number, INDEX}, {"", 0}}, key);
+	int bad = greet(fd, o, index, key, deadline, r, why);
+
+	cs_wipe(key, sizeof key);
+	return bad;
 }

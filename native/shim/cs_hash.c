@@ -45,6 +45,7 @@ static void compress(uint32_t state[8], const uint8_t block[CS_BLOCK])
 	}
 	for (unsigned i = 0; i < 8; i++)
 		state[i] += v[i];
+	cs_wipe(w, sizeof w); /* it may have been a key */
 }
 
 void cs_sha256_start(struct cs_sha256 *h)

@@ -273,11 +273,14 @@ static int open_on(const struct cs_config *c, int shm, const struct cs_node *n, 
 	struct cs_offer o;
 	struct cs_session *s;
 
-	if (cs_ask_session(c, shm ? "shm" : "tcp", deadline, &o, why))
-		return -1;
 	s = calloc(1, sizeof *s);
 	if (!s)
 		return cs_fail(why, "no memory");
+	if (cs_ask_session(c, shm ? "shm" : "tcp", deadline, &o, why)) {
+		cs_wipe(&o, sizeof o);
+		free(s);
+		return -1;
+	}
 	atomic_store(&s->refs, 1);
 	s->shm = shm;
 	s->server = -1;
@@ -453,6 +456,10 @@ int cs_fence(struct cs_session *s, int64_t deadline)
 			;
 		int confirmed = s->confirmed;
 
+		if (s->patience == 0)
+			s->patience = deadline;
+		if (deadline > s->patience)
+			deadline = s->patience;
 		pthread_mutex_unlock(&s->mu);
 		cs_end(s, "ended by this side");
 		return confirmed || gone(s, deadline) ? 0 : -1;

@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/penstock-store/penstock/test/realnode"
 )
@@ -249,5 +251,50 @@ func TestServerKilled(t *testing.T) {
 			d.want("0", "deregister 1")
 			d.want("0", "free 1")
 		})
+	}
+}
+
+// TestStoppedServer: memory that a server which does not answer may still touch is given out again in no way, until the
+// server's process has ended; and only the first token waits for that.
+func TestStoppedServer(t *testing.T) {
+	const lost, size, count = "the memory must not be reused", 1000, 8
+	n := startNode(t)
+	d := newDriver(t, program(t, "driver", "address,undefined"), n.environment("shm")...)
+	refused := func(format string, args ...any) {
+		t.Helper()
+		if got := d.ask(format, args...); !strings.Contains(got, lost) {
+			t.Errorf(format+": %s", append(args, got)...)
+		}
+	}
+	signal := func(s syscall.Signal) {
+		if err := syscall.Kill(n.PID(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var tokens []string
+	for i := range count {
+		d.memory(i, size, 1)
+		tokens = append(tokens, d.token(i, size, 0, false))
+	}
+	signal(syscall.SIGSTOP)
+	t.Cleanup(func() { _ = syscall.Kill(n.PID(), syscall.SIGCONT) }) // it may be gone
+	began := time.Now()
+	for _, token := range tokens {
+		refused("put %s", token)
+	}
+	if took := time.Since(began); took > 25*time.Second { // 8 + 2 for FORGOTTEN, 3 for CLOSED
+		t.Errorf("%d tokens took %v", count, took)
+	}
+	signal(syscall.SIGCONT)
+	refused("token 0 %d 0 0", size) // it is registered still
+	refused("token 0 1 %d 1", size-1)
+	refused("register 0")
+	refused("deregister 0")
+	d.memory(count, size, 1)
+	d.want("0", "put %s", d.token(count, size, 0, false)) // other memory, and a session of its own
+	realnode.Kill(t, n.Node)
+	d.want("0", "deregister 1")
+	if got := d.ask("deregister 0"); !strings.Contains(got, "not registered") {
+		t.Errorf("memory whose server is gone: %s", got)
 	}
 }

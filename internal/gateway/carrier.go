@@ -16,6 +16,7 @@ const (
 	headerDescr      = "X-Cuobj-Rdma-Descr"
 	headerDescrSize  = "X-Cuobj-Content-Length"
 	headerDescrStart = "X-Cuobj-Remote-Buf-Start"
+	headerScal       = "X-Scal-Rdma"
 )
 
 // carrier is one set of headers that carries a token.
@@ -30,6 +31,7 @@ var carriers = []carrier{
 	{"", []string{headerToken}},
 	{"x-rdma-info", []string{headerInfo}},
 	{"cuobj", []string{headerDescr, headerDescrSize, headerDescrStart}},
+	{"x-scal-rdma", []string{headerScal}}, // no configuration can name it: always declined
 }
 
 func (k *carrier) in(h http.Header) bool {

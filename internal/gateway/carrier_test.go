@@ -53,7 +53,7 @@ func TestTokenIsClaimedInAnyHeader(t *testing.T) {
 			"X-CuObj-RDMA-Descr": text, "X-CuObj-Content-Length": "4194304", "X-CuObj-Remote-Buf-Start": "140737488355328",
 		}
 	}
-	info := map[string]string{"x-rdma-info": text}
+	info, scal := map[string]string{"x-rdma-info": text}, map[string]string{"x-scal-rdma": text}
 	for name, c := range map[string]struct {
 		aliases                  []string
 		header, unsigned         map[string]string
@@ -64,6 +64,7 @@ func TestTokenIsClaimedInAnyHeader(t *testing.T) {
 		"cuobj":               {[]string{"cuobj"}, cuobj(), nil, "/rdm/k", 200, 1, 1},
 		"off":                 {nil, info, nil, "/rdm/k", 501, 1, 0},
 		"another is on":       {[]string{"cuobj"}, info, nil, "/rdm/k", 501, 1, 0},
+		"never on":            {[]string{"x-rdma-info", "cuobj"}, scal, nil, "/rdm/k", 501, 1, 0},
 		"alias added":         {[]string{"x-rdma-info"}, withToken("", "", text).header, info, "/rdm/k", 400, 1, 0},
 		"token in the URL":    {[]string{"x-rdma-info"}, nil, nil, "/rdm/k?X-Rdma-Info=" + text, 400, 0, 0},
 		"part in the URL":     {[]string{"cuobj"}, nil, nil, "/rdm/k?x-cuobj-content-length=1", 400, 0, 0},

@@ -46,10 +46,8 @@ void cs_unref(struct cs_session *s)
 {
 	if (atomic_fetch_sub(&s->refs, 1) != 1)
 		return;
-	for (uint32_t i = 0; i < s->count; i++) {
+	for (uint32_t i = 0; i < s->count; i++)
 		cs_close_fd(s->links[i].fd);
-		pthread_mutex_destroy(&s->links[i].write);
-	}
 	if (s->server >= 0)
 		close(s->server);
 	pthread_cond_destroy(&s->changed);
@@ -88,15 +86,43 @@ static int wait_for_change(struct cs_session *s, int64_t deadline)
 	return pthread_cond_timedwait(&s->changed, &s->mu, &until) != ETIMEDOUT;
 }
 
-int cs_write(struct cs_link *l, const struct cs_frame *f, const void *body)
+/* turn waits until no other frame is on its way out of the link; -1: not before the deadline, or the session ended. */
+static int turn(struct cs_link *l, int64_t deadline)
+{
+	struct cs_session *s = l->session;
+
+	pthread_mutex_lock(&s->mu);
+	while (l->writing && !atomic_load(&s->ended) && wait_for_change(s, deadline))
+		;
+	int bad = l->writing || atomic_load(&s->ended);
+
+	if (!bad)
+		l->writing = 1;
+	pthread_mutex_unlock(&s->mu);
+	return bad ? -1 : 0;
+}
+
+static void end_turn(struct cs_link *l)
+{
+	pthread_mutex_lock(&l->session->mu);
+	l->writing = 0;
+	pthread_cond_broadcast(&l->session->changed);
+	pthread_mutex_unlock(&l->session->mu);
+}
+
+/* write_by writes a frame whose header is out by the deadline. */
+static int write_by(struct cs_link *l, const struct cs_frame *f, const void *body, int64_t deadline)
 {
 	uint8_t header[CS_HEADER];
 	const char *from = body;
 	size_t left = f->length;
 
+	if (turn(l, deadline)) {
+		cs_end(l->session, "the data connection takes no frames");
+		return -1;
+	}
 	cs_encode(f, header);
-	pthread_mutex_lock(&l->write);
-	int bad = cs_send(l->fd, header, sizeof header, left ? MSG_MORE : 0, cs_now() + WRITE_MS);
+	int bad = cs_send(l->fd, header, sizeof header, left ? MSG_MORE : 0, deadline);
 
 	while (!bad && left > 0) {
 		size_t n = left < SLICE ? left : SLICE;
@@ -105,10 +131,15 @@ int cs_write(struct cs_link *l, const struct cs_frame *f, const void *body)
 		from += n;
 		left -= n;
 	}
-	pthread_mutex_unlock(&l->write);
+	end_turn(l);
 	if (bad)
 		cs_end(l->session, "the data connection takes no frames");
 	return bad;
+}
+
+int cs_write(struct cs_link *l, const struct cs_frame *f, const void *body)
+{
+	return write_by(l, f, body, cs_now() + WRITE_MS);
 }
 
 /* cs_read reads all of it, or fails at the end of the connection. In the times between it keeps the session alive. */
@@ -251,9 +282,7 @@ static int join_link(struct cs_session *s, const struct cs_offer *o, int64_t dea
 	struct cs_link *l = &s->links[s->count];
 
 	*l = (struct cs_link){.session = s, .fd = fd, .index = s->count};
-	pthread_mutex_init(&l->write, NULL);
 	if (cs_handshake(fd, o, l->index, deadline, &ready, why)) {
-		pthread_mutex_destroy(&l->write);
 		cs_close_fd(fd);
 		return -1;
 	}
@@ -339,7 +368,7 @@ int cs_question(struct cs_session *s, const struct cs_frame *f, struct cs_frame 
 	w.next = s->waiters;
 	s->waiters = &w;
 	pthread_mutex_unlock(&s->mu);
-	cs_write(&s->links[0], f, NULL);
+	write_by(&s->links[0], f, NULL, deadline); /* whoever waits holds up the application */
 	pthread_mutex_lock(&s->mu);
 	while (!w.done && !atomic_load(&s->ended) && wait_for_change(s, deadline))
 		;

@@ -6,7 +6,7 @@
  *  1. The window of a token is the caller's again only when the server has said FORGOTTEN, or a fence has worked: CLOSED,
  *     or the server's process gone (shm); our receivers gone (tcp). Otherwise it is spent: nothing gives it out again.
  *  2. A receiver touches memory of a granted window only, in the granted direction, between START and DONE.
- *  3. No lock is held while something is sent, received or waited for, but a link's own lock of whole frames.
+ *  3. No lock is held while something is sent, received or waited for.
  *  4. Every wait has a deadline, since callers may hold the lock of an interpreter.
  *  5. Tokens, keys and secrets are in no text for people.
  *  6. A forked child shares nothing with its parent: it closes its copies of the sockets and opens a session of its own.
@@ -133,7 +133,7 @@ struct cs_link {
 	struct cs_session *session;
 	int fd;
 	uint32_t index;
-	pthread_mutex_t write;         /* of whole frames */
+	int writing;                   /* a frame is on its way out; the session's lock */
 	struct cs_transfer *transfers; /* the receiver's */
 	unsigned count;
 };

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/penstock-store/penstock/test/realnode"
 )
 
@@ -277,6 +279,9 @@ func TestStoppedServer(t *testing.T) {
 		tokens = append(tokens, d.token(i, size, 0, false))
 	}
 	signal(syscall.SIGSTOP)
+	if err := unix.Waitid(unix.P_PID, n.PID(), nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil { // each of its threads
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = syscall.Kill(n.PID(), syscall.SIGCONT) }) // it may be gone
 	began := time.Now()
 	for _, token := range tokens {

@@ -313,7 +313,10 @@ func runPoolSchedule(t *testing.T, seed uint64) {
 			FlushTime: time.Duration(rng.IntN(20)) * time.Microsecond, KeepCompletions: rng.IntN(2) == 0,
 			ReuseNumbers: rng.IntN(2) == 0,
 		},
-	}, PoolOptions{Lanes: pick(1, 2, 6), PerPeer: pick(1, 6), Depth: pick(1, 2, 5, 64)})
+	}, PoolOptions{
+		Lanes: pick(1, 2, 6), PerPeer: pick(1, 6), Depth: pick(1, 2, 5, 64),
+		Linger: 20 * time.Millisecond, // the fake network is threads, which a busy machine holds up for longer than 1 ms
+	})
 	s := &poolSchedule{poolRig: g, t: t}
 	done := make(chan struct{})
 	var all, janitor sync.WaitGroup

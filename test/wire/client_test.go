@@ -28,17 +28,17 @@ const (
 // ask is what a client is asked to do, and with what.
 type ask struct {
 	*scenario
-	host             string
-	bucket, key      string
-	uploadID         string
-	id, secret       string
-	at               time.Time
-	token            string // of DC grammar, unless the scenario says otherwise
-	addr             uint64 // of the window
-	window           int64
-	payload          []byte // put, part: what is in the window
-	sum              string // put, part: CRC64NVME of it, base64
-	connection, rkey string // of tokens of other grammars
+	host        string
+	bucket, key string
+	uploadID    string
+	id, secret  string
+	at          time.Time
+	token       string // of DC grammar, unless the scenario says otherwise
+	addr        uint64 // of the window
+	window      int64
+	payload     []byte // put, part: what is in the window
+	sum         string // put, part: CRC64NVME of it, base64
+	connection  string // of tokens of another grammar
 }
 
 // client is a program that speaks this wire.

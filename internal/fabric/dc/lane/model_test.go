@@ -107,8 +107,6 @@ type model struct {
 	inCQ   int    // places that may be in use at the adapter
 	faults float64
 	wrong  []string
-	tie    uint64
-	down   bool
 }
 
 const base = 1 << 20

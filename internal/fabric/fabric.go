@@ -156,7 +156,14 @@ type SessionOpener interface {
 	// not come within a bounded time. The request id of ctx goes into the log lines about the session.
 	// Errors: ErrLimit.
 	NewSession(ctx context.Context, principal string) (SessionOffer, error)
-	// RevokePrincipal ends all sessions of the principal: running transfers are fenced.
+}
+
+// Revoker is an optional ability of a Fabric: it ends what a principal has under way. A fabric without it has nothing
+// that outlives a call.
+type Revoker interface {
+	// RevokePrincipal ends all sessions and transfers of the principal: those that run are fenced when it returns. It does
+	// not wait for ever: where an adapter or a client's memory holds an operation up, that transfer's Close says
+	// ErrLingering.
 	RevokePrincipal(principal string)
 }
 

@@ -122,6 +122,43 @@ func (f *taker) Takes(d token.Descriptor) bool {
 	return d.Kind == f.kind
 }
 
+// revoker is a stub that ends what principals have, without sessions.
+type revoker struct {
+	stub
+	revoke func(principal string)
+}
+
+func (f *revoker) RevokePrincipal(principal string) { f.revoke(principal) }
+
+// TestManagerRevokes: every fabric that ends what principals have is asked, whether it has sessions or not. One that
+// waits for an adapter does not let the others go on meanwhile, and is waited for.
+func TestManagerRevokes(t *testing.T) {
+	var mu sync.Mutex
+	var told []string
+	tell := func(who string) func(string) {
+		return func(p string) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, who+" "+p)
+		}
+	}
+	others := make(chan struct{})
+	m := fabric.NewManager(fabric.NewLedger(fabric.Limits{}),
+		&revoker{stub{name: "slow"}, func(p string) {
+			<-others
+			tell("slow")(p)
+		}},
+		&stub{name: "neither"},
+		&revoker{stub{name: "last"}, func(p string) {
+			tell("last")(p)
+			close(others)
+		}})
+	m.RevokePrincipal("p")
+	if want := []string{"last p", "slow p"}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+}
+
 // takersRoute: tokens of other grammars go to the first fabric that says it takes them, those of sessions by name to
 // one that is not asked, and those that no object request takes to nobody.
 func takersRoute(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/penstock-store/penstock/internal/token"
 )
@@ -85,14 +86,16 @@ func (m *Manager) NewSession(ctx context.Context, fabricName, principal string) 
 	return opener.NewSession(ctx, principal)
 }
 
-// RevokePrincipal ends all sessions of the principal on every fabric; running transfers are fenced
-// when it returns.
+// RevokePrincipal ends all sessions and transfers of the principal on every fabric, at once, since one that waits for
+// an adapter must not let those of another go on; running transfers are fenced when it returns.
 func (m *Manager) RevokePrincipal(principal string) {
+	var all sync.WaitGroup
 	for _, f := range m.fabrics {
-		if opener, ok := f.(SessionOpener); ok {
-			opener.RevokePrincipal(principal)
+		if r, ok := f.(Revoker); ok {
+			all.Go(func() { r.RevokePrincipal(principal) })
 		}
 	}
+	all.Wait()
 }
 
 // Rails lists the rails of all fabrics.

@@ -14,6 +14,7 @@ type Sessions struct {
 
 var (
 	_ SessionOpener = Sessions{}
+	_ Revoker       = Sessions{}
 	_ Claimer       = Sessions{}
 	_ StatsReporter = Sessions{}
 )

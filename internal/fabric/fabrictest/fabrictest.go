@@ -29,6 +29,7 @@ import (
 type Fabric interface {
 	fabric.Fabric
 	fabric.SessionOpener
+	fabric.Revoker
 	fabric.StatsReporter
 }
 

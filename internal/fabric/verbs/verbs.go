@@ -92,6 +92,7 @@ type Fabric struct {
 var (
 	_ fabric.Fabric        = (*Fabric)(nil)
 	_ fabric.SessionOpener = (*Fabric)(nil)
+	_ fabric.Revoker       = (*Fabric)(nil)
 	_ fabric.StatsReporter = (*Fabric)(nil)
 	_ fabric.Claimer       = (*Fabric)(nil)
 )

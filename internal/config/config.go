@@ -48,6 +48,7 @@ type Config struct {
 	RDMA    RDMA    `yaml:"rdma"`
 	Storage Storage `yaml:"storage"`
 	Log     Log     `yaml:"log"`
+	Test    Test    `yaml:"test"`
 
 	Root Credentials `yaml:"-"`
 }
@@ -144,6 +145,11 @@ type Storage struct {
 type Log struct {
 	Level  string `yaml:"level" doc:"debug, info, warn or error"`
 	Format string `yaml:"format" doc:"text or json"`
+}
+
+// Test is what only tests need. A node with any of it must hold nothing that counts.
+type Test struct {
+	AnonymousBucket string `yaml:"anonymous_bucket" doc:"bucket without signatures, for tests: loopback, no TLS"`
 }
 
 // Credentials of root, when the environment names them.

@@ -199,6 +199,57 @@ func TestAdvertisedAddress(t *testing.T) {
 	}
 }
 
+// TestAnonymousBucketStaysOnThisMachine: it is refused with TLS and with any address that others reach, in words that
+// name both keys.
+func TestAnonymousBucketStaysOnThisMachine(t *testing.T) {
+	for args, key := range map[string]string{
+		"":                                     "",
+		"--listen=[::1]:9000":                  "",
+		"--listen=127.7.7.7:0 --admin-listen=": "",
+		"--listen=[::ffff:127.0.0.1]:0":        "",
+		"--rdma-tcp=false --rdma-tcp-listen=10.0.0.1:0 --rdma-rc=false --rdma-rc-listen=10.0.0.1:0": "",
+
+		"--listen=:9000":                     "http.listen",
+		"--listen=0.0.0.0:9000":              "http.listen",
+		"--listen=[::]:9000":                 "http.listen",
+		"--listen=10.0.0.1:9000":             "http.listen",
+		"--listen=localhost:9000":            "http.listen", // whatever that is
+		"--listen=127.0.0.1.example.com:1":   "http.listen",
+		"--listen=[fe80::1%lo]:9000":         "http.listen",
+		"--admin-listen=10.0.0.1:9001":       "http.admin_listen",
+		"--admin-listen=:9001":               "http.admin_listen",
+		"--rdma-tcp-listen=10.0.0.1:9100":    "rdma.tcp_listen",
+		"--rdma-tcp-advertise=10.0.0.1:9100": "rdma.tcp_advertise",
+		"--rdma-rc-listen=10.0.0.1:9101":     "rdma.rc_listen",
+		"--rdma-rc-advertise=storage:9101":   "rdma.rc_advertise",
+
+		"--http-tls-cert=c --http-tls-key=k":                        "http.tls_cert",
+		"--http-tls-cert=c --http-tls-key=k --http-tls-more=c:k":    "http.tls_cert",
+		"--http-tls-client-auth=request --http-tls-client-ca=a":     "http.tls_cert",
+		"--http-tls-cert=c --http-tls-key=k --listen=10.0.0.1:9000": "http.listen",
+	} {
+		t.Run(args, func(t *testing.T) {
+			all := strings.Fields(args + " --data=/d --test-anonymous-bucket=open")
+			_, err := config.Load("", flags(t, all...), env())
+			if key == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if !errors.Is(err, config.ErrInvalid) || !strings.Contains(err.Error(), "test.anonymous_bucket, "+key+":") {
+				t.Errorf("got %v, want an error about test.anonymous_bucket and %s", err, key)
+			}
+			if key == "http.tls_cert" && strings.Contains(args, "client") {
+				return // that is a mistake by itself
+			}
+			if _, err := config.Load("", flags(t, all[:len(all)-1]...), env()); err != nil {
+				t.Errorf("without the bucket: %v", err)
+			}
+		})
+	}
+}
+
 // TestDocumentedExamplesLoad: the configuration files that docs/operations.md shows are the oracle.
 func TestDocumentedExamplesLoad(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operations.md")

@@ -62,6 +62,7 @@ func (c Config) Validate() error {
 	c.validateHTTP(wrong)
 	c.validateLimits(wrong)
 	c.validateRDMA(wrong)
+	c.validateTest(wrong)
 	if c.Storage.Segment < MinSegment {
 		wrong("storage.segment", "%v is below %v", c.Storage.Segment, MinSegment)
 	}
@@ -253,4 +254,43 @@ func (c Config) validateRDMA(wrong func(key, format string, args ...any)) {
 		wrong("rdma.shm_socket", "path of %d bytes is longer than a socket address takes (%d)",
 			len(r.ShmSocket), MaxSocketBytes)
 	}
+}
+
+// validateTest keeps a bucket that is open to all on this machine: every address that the node listens on or tells
+// clients must be a loopback one, written as such, since a name may mean another address tomorrow. TLS is a sign that
+// the node serves others.
+func (c Config) validateTest(wrong func(key, format string, args ...any)) {
+	const key = "test.anonymous_bucket"
+	if c.Test.AnonymousBucket == "" {
+		return
+	}
+	h, r := c.HTTP, c.RDMA
+	if h.TLSCert != "" || h.TLSKey != "" || len(h.TLSMore) > 0 || h.ClientCA != "" || h.ClientAuth != "off" {
+		wrong(key+", http.tls_cert", "a bucket without signatures is for tests, and not for nodes that speak TLS")
+	}
+	local := func(other, address string) {
+		if address != "" && !loopback(address) {
+			wrong(key+", "+other, "a bucket without signatures needs a loopback address such as 127.0.0.1:0, not %q", address)
+		}
+	}
+	local("http.listen", h.Listen)
+	local("http.admin_listen", h.AdminListen)
+	if r.TCP {
+		local("rdma.tcp_listen", r.TCPListen)
+		local("rdma.tcp_advertise", r.TCPAdvertise)
+	}
+	if r.RC {
+		local("rdma.rc_listen", r.RCListen)
+		local("rdma.rc_advertise", r.RCAdvertise)
+	}
+}
+
+// loopback tells whether only this machine reaches an address, which must be a number.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
 }

@@ -6,7 +6,8 @@
 // Invariants:
 //  1. Nothing but the request's own headers is looked at before its signature was verified, and
 //     nothing of its body is read before authorisation, preconditions and the reservation of buffers:
-//     so "100 Continue" is sent only for what will be taken.
+//     so "100 Continue" is sent only for what will be taken. Only requests for the test bucket, where
+//     one is configured, may come without a signature.
 //  2. A request names exactly one operation; an unknown sub-resource is refused and never taken for
 //     the operation on the object or bucket itself.
 //  3. Client memory is touched only after every check that can refuse the request, and never after

@@ -88,6 +88,9 @@ type Options struct {
 	Limits    Limits
 	RDMA      RDMA
 
+	// AnonymousBucket is the one bucket that requests without a signature may use, for tests; "": none.
+	AnonymousBucket string
+
 	// Extra answers signed requests for paths with these prefixes, below ControlPrefix.
 	Extra map[string]Signed
 
@@ -120,6 +123,11 @@ func New(o Options) (*Gateway, error) {
 	for _, name := range []string{ShareFabric, ShareHTTP, ShareSmall} {
 		if o.Arena.Share(name) == nil {
 			return nil, fmt.Errorf("gateway: arena has no share %q", name)
+		}
+	}
+	if o.AnonymousBucket != "" {
+		if err := s3.CheckBucketName(o.AnonymousBucket); err != nil {
+			return nil, fmt.Errorf("gateway: anonymous bucket %q: %w", o.AnonymousBucket, err)
 		}
 	}
 	if o.Now == nil {

@@ -39,6 +39,9 @@ import (
 // Root is the principal that sees everything.
 const Root = "root"
 
+// Anonymous is the principal of requests without a signature, where a node takes any. No key belongs to it.
+const Anonymous = "anonymous"
+
 // Limits.
 const (
 	MaxKeys           = 10_000 // the table of all keys is copied at each change and held in memory
@@ -53,7 +56,8 @@ var (
 	// ErrRootKey says that root's own key cannot be deleted.
 	ErrRootKey = errors.New("iam: root's first key lives in the credentials file and cannot be deleted")
 	// ErrPrincipal says that a principal's name is not allowed.
-	ErrPrincipal = errors.New("iam: principal name is not 1 to 64 of a-z 0-9 . _ - beginning with a letter or digit")
+	ErrPrincipal = errors.New("iam: principal name is anonymous, or not 1 to 64 of a-z 0-9 . _ - " +
+		"beginning with a letter or digit")
 )
 
 // Key is one access key. Its secret prints redacted.
@@ -197,7 +201,7 @@ func random(n int) []byte {
 }
 
 func validPrincipal(s string) bool {
-	if s == "" || len(s) > MaxPrincipalBytes {
+	if s == "" || len(s) > MaxPrincipalBytes || s == Anonymous {
 		return false
 	}
 	for i, c := range []byte(s) {

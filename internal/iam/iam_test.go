@@ -140,6 +140,7 @@ func TestPrincipalNames(t *testing.T) {
 	for name, ok := range map[string]bool{
 		"root": true, "a": true, "team-7.x_y": true, "-a": false, ".a": false, "A": false, "a b": false, "a/b": false,
 		strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, "ä": false, "a\n": false,
+		iam.Anonymous: false, iam.Anonymous + "s": true,
 	} {
 		_, err := keys.Create(context.Background(), name)
 		if ok != (err == nil) || err != nil && !errors.Is(err, iam.ErrPrincipal) {

@@ -64,6 +64,7 @@ type Identity struct {
 	Presigned            bool
 	SignedHeaders        []string // lower case, sorted
 	PayloadHash          string   // x-amz-content-sha256 as signed; UNSIGNED-PAYLOAD when a presigned URL names none
+	Unsigned             bool     // of a request without any signature: see Anonymous
 
 	// Hoisted are x-amz-* parameters of a presigned query that stand for headers. They are signed.
 	// ApplyHoisted adds them to the headers of the request. A hoisted RDMA header is not among them: a

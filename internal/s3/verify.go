@@ -81,6 +81,9 @@ func (v *Verifier) Verify(ctx context.Context, r *Request) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
+	if a == nil {
+		return nil, New(AccessDenied, "The request is not signed, and anonymous access is not allowed.")
+	}
 	if err := v.checkScope(a); err != nil {
 		return nil, err
 	}
@@ -126,7 +129,7 @@ func (v *Verifier) checkSignature(
 	return id, nil
 }
 
-// findAuthorization parses whichever kind of signature the request has.
+// findAuthorization parses whichever kind of signature the request has. nil: it has none.
 func findAuthorization(r *Request, pairs []queryPair) (*authorization, error) {
 	header := r.Header["Authorization"]
 	inQuery := false
@@ -146,7 +149,7 @@ func findAuthorization(r *Request, pairs []queryPair) (*authorization, error) {
 	case inQuery:
 		return parsePresigned(r, pairs)
 	}
-	return nil, New(AccessDenied, "The request is not signed, and anonymous access is not allowed.")
+	return nil, nil
 }
 
 func refuseV2() *Error {

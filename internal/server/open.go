@@ -268,6 +268,11 @@ func (s *Server) openGateway(context.Context) (err error) {
 		s.log.Warn("declined transfers are answered with success", "setting", "rdma.decline",
 			"remedy", "only for clients that read x-amz-rdma-reply; docs/compat.md lists those that do not")
 	}
+	if name := s.config.Test.AnonymousBucket; name != "" {
+		// An error, so that no log level hides it.
+		s.log.Error("ANYBODY ON THIS MACHINE MAY READ AND WRITE A BUCKET WITHOUT A SIGNATURE", "bucket", name,
+			"setting", "test.anonymous_bucket", "remedy", "for tests only: remove it from a node whose data count")
+	}
 	api := admin.New(s.keys)
 	s.gateway, err = gateway.New(gateway.Options{
 		Store: s.store, Keys: s.keys, Arena: s.arena, Fabrics: s.fabrics, Node: s.identity.Node, Host: hostID(),
@@ -280,6 +285,7 @@ func (s *Server) openGateway(context.Context) (err error) {
 			Enabled: r.Enabled, Deadline: r.Deadline, SessionDeadline: r.SessionDeadline,
 			SpecDecline: r.Decline == config.DeclineSpec, Aliases: r.Aliases,
 		},
+		AnonymousBucket: s.config.Test.AnonymousBucket,
 		Extra: map[string]gateway.Signed{
 			admin.Prefix: func(ctx context.Context, r gateway.SignedRequest) (int, []byte, error) {
 				return api.Answer(ctx, admin.Request{

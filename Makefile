@@ -27,6 +27,7 @@ SHIM := bin/libpenstock-cuobj-shim.so
 shim: ## build bin/libpenstock-cuobj-shim.so, by which other S3 clients get tokens (needs a C compiler)
 	@mkdir -p bin
 	$$($(GO) env CC) -std=c11 -O2 -g -fPIC -shared -pthread -fvisibility=hidden -Wall -Wextra -Werror \
+	  -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 \
 	  -Wl,-z,nodelete,-z,relro,-z,now,--no-undefined -Wl,-soname,libpenstock-cuobj-shim.so -o $(SHIM) native/shim/cs_*.c
 
 .PHONY: test

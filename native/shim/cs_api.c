@@ -78,13 +78,34 @@ static struct world *here(void)
 	return w;
 }
 
+static int logging(void)
+{
+	const char *value = getenv("PENSTOCK_CUOBJ_LOG");
+
+	return value && *value;
+}
+
+static void print(const struct cs_why *why)
+{
+	fprintf(stderr, "penstock-cuobj: %s\n", why->text);
+}
+
 /* report notes a failure for penstock_cuobj_last_error, and prints it where that is asked for. */
 static int report(const struct cs_why *why)
 {
 	last = *why;
-	if (getenv("PENSTOCK_CUOBJ_LOG"))
-		fprintf(stderr, "penstock-cuobj: %s\n", why->text);
+	if (logging())
+		print(why);
 	return -1;
+}
+
+/* say prints, once, what the user must know though his program may not ask for it. */
+static void say(const struct cs_why *why)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	if (!logging() && !atomic_flag_test_and_set(&said))
+		print(why);
 }
 
 /* session gives the process's session, with a reference, and opens it when there is none. */
@@ -117,6 +138,8 @@ static struct cs_session *session(struct world *w, struct cs_why *why)
 	memset(&c, 0, sizeof c);
 	int bad = cs_configure(&c, why) || cs_open(&c, deadline, &s, why);
 
+	if (bad && c.https)
+		say(why);
 	cs_wipe(&c, sizeof c);
 	pthread_mutex_lock(&w->mu);
 	w->opening = 0;

@@ -1,11 +1,12 @@
 /*
- * What the protocol parts of the shim share: sums, signatures, JSON, HTTP. None of it has state, and every function may
- * be called by any thread. Functions that can fail return 0 or -1, unless they say otherwise, and put a reason, which
+ * What the protocol parts of the shim share: sums, signatures, JSON, connections, HTTP. Every function may be called
+ * by any thread. Functions that can fail return 0 or -1, unless they say otherwise, and put a reason, which
  * never holds a secret, into a struct cs_why.
  */
 #ifndef CS_BASE_H
 #define CS_BASE_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
@@ -100,9 +101,30 @@ int cs_next(const struct cs_value *array, size_t *at, struct cs_value *value);
 int cs_string(const struct cs_value *value, char *text, size_t size);
 int cs_number(const struct cs_value *value, int64_t *number);
 
-/* HTTP (cs_http.c). Times are those of CLOCK_MONOTONIC in milliseconds. */
+/* Time, threads and connections (cs_net.c). Times are those of CLOCK_MONOTONIC in milliseconds. */
 int64_t cs_now(void);
 
+/* cs_until makes a time for pthread_cond_timedwait of conditions that cs_condition has made. */
+void cs_condition(pthread_cond_t *c);
+struct timespec cs_until(int64_t deadline);
+
+/* cs_share is the deadline of the next of count attempts that follow each other. */
+int64_t cs_share(int64_t deadline, unsigned count);
+
+/* cs_thread starts one that takes no signal of the application and that nobody waits for. */
+int cs_thread(void *(*run)(void *), void *argument, size_t stack);
+
+/* cs_until_ready waits for the socket; 0: it is ready. */
+int cs_until_ready(int fd, short events, int64_t deadline);
+
+/* cs_connect opens a stream to host and port that does not survive exec; -1: not before the deadline. */
+int cs_connect(const char *host, const char *port, int64_t deadline, struct cs_why *why);
+
+int cs_blocking(int fd); /* makes it a blocking one */
+
+void cs_net_forked(void); /* in a forked child */
+
+/* HTTP (cs_http.c). */
 enum {
 	CS_MAX_HOST = 256,
 	CS_MAX_BODY = 64 << 10, /* of the control plane, docs/wire.md §6 */
@@ -117,9 +139,6 @@ struct cs_endpoint {
 
 /* cs_endpoint reads http://host[:port][/]. */
 int cs_endpoint(const char *url, struct cs_endpoint *e, struct cs_why *why);
-
-/* cs_connect opens a stream to host and port that does not survive exec; -1: not before the deadline. */
-int cs_connect(const char *host, const char *port, int64_t deadline, struct cs_why *why);
 
 struct cs_answer {
 	int status;
@@ -136,7 +155,6 @@ int cs_parse(const char *text, size_t size, int end, struct cs_answer *a);
 
 /* Streams with deadlines: whole or not at all. They work on sockets of either kind; flags are those of send. */
 int cs_send(int fd, const void *data, size_t size, int flags, int64_t deadline);
-int cs_blocking(int fd); /* makes it a blocking one */
 int cs_receive(int fd, void *data, size_t size, int64_t deadline);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const char *variable(const char *name)
 {
@@ -39,12 +40,13 @@ static char *trim(char *line)
 /* from_file reads one profile of a file in the form of the AWS shared credentials file. */
 static int from_file(struct cs_credentials *c, const char *name, const char *profile, struct cs_why *why)
 {
-	char line[CS_MAX_TOKEN + 128];
+	char line[CS_MAX_TOKEN + 128], buffer[BUFSIZ];
 	int inside = 0, bad = 0;
 	FILE *f = fopen(name, "re");
 
 	if (!f)
 		return cs_fail(why, "no keys: neither AWS_ACCESS_KEY_ID nor a readable credentials file");
+	setvbuf(f, buffer, _IOFBF, sizeof buffer); /* so that it can be wiped */
 	while (!bad && fgets(line, sizeof line, f)) {
 		char *at = trim(line), *equals = strchr(at, '=');
 
@@ -63,8 +65,9 @@ static int from_file(struct cs_credentials *c, const char *name, const char *pro
 				bad = text(c->token, sizeof c->token, value, "the session token", why);
 		}
 	}
-	cs_wipe(line, sizeof line);
 	fclose(f);
+	cs_wipe(line, sizeof line);
+	cs_wipe(buffer, sizeof buffer);
 	if (bad)
 		return -1;
 	return *c->access && *c->secret ? 0 : cs_fail(why, "the credentials file has no keys for profile %s", profile);
@@ -102,6 +105,7 @@ int cs_configure(struct cs_config *c, struct cs_why *why)
 		url = variable("AWS_ENDPOINT_URL");
 	if (!url)
 		return cs_fail(why, "none of PENSTOCK_CUOBJ_ENDPOINT, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL is set");
+	c->https = strncasecmp(url, "https://", 8) == 0;
 	if (cs_endpoint(url, &c->endpoint, why) || credentials(&c->credentials, why) ||
 	    text(c->region, sizeof c->region, region ? region : "us-east-1", "AWS_REGION", why))
 		return -1;

@@ -21,6 +21,7 @@ static void in_child(void)
 		if (fd > 0)
 			close(fd - 1);
 	}
+	cs_net_forked();
 	forget();
 }
 

@@ -3,10 +3,6 @@
 #include "cs_base.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,14 +10,6 @@
 #include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-int64_t cs_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 int cs_endpoint(const char *url, struct cs_endpoint *e, struct cs_why *why)
 {
@@ -62,70 +50,6 @@ int cs_endpoint(const char *url, struct cs_endpoint *e, struct cs_why *why)
 	return e->port[strspn(e->port, "0123456789")] ? cs_fail(why, "endpoint has a wrong port") : 0;
 }
 
-/* until waits for the socket; 0: it is ready. */
-static int until(int fd, short events, int64_t deadline)
-{
-	for (;;) {
-		int64_t left = deadline - cs_now();
-		struct pollfd p = {fd, events, 0};
-
-		if (left <= 0) {
-			errno = ETIMEDOUT;
-			return -1;
-		}
-		int n = poll(&p, 1, left > 60000 ? 60000 : (int)left);
-
-		if (n > 0)
-			return 0;
-		if (n < 0 && errno != EINTR)
-			return -1;
-	}
-}
-
-static int open_stream(const struct addrinfo *a, int64_t deadline)
-{
-	int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), err = 0, one = 1;
-	socklen_t size = sizeof err;
-
-	if (fd < 0)
-		return -1;
-	if (connect(fd, a->ai_addr, a->ai_addrlen) < 0 && errno != EINPROGRESS)
-		err = errno;
-	else if (until(fd, POLLOUT, deadline))
-		err = errno;
-	else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &size))
-		err = errno;
-	if (err) {
-		close(fd);
-		errno = err;
-		return -1;
-	}
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a wish */
-	return fd;
-}
-
-int cs_connect(const char *host, const char *port, int64_t deadline, struct cs_why *why)
-{
-	struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *all, *a;
-	int code = getaddrinfo(host, port, &hints, &all), fd = -1;
-
-	if (code)
-		return cs_fail(why, "look up %s: %s", host, gai_strerror(code));
-	for (a = all; a && fd < 0; a = a->ai_next)
-		fd = open_stream(a, deadline);
-	int err = errno;
-
-	freeaddrinfo(all);
-	return fd < 0 ? cs_fail(why, "connect to %s port %s: errno %d", host, port, err) : fd;
-}
-
-int cs_blocking(int fd)
-{
-	int flags = fcntl(fd, F_GETFL);
-
-	return flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0 ? -1 : 0;
-}
-
 int cs_send(int fd, const void *data, size_t size, int flags, int64_t deadline)
 {
 	const char *from = data;
@@ -140,7 +64,7 @@ int cs_send(int fd, const void *data, size_t size, int flags, int64_t deadline)
 		}
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
 			return -1;
-		if (until(fd, POLLOUT, deadline))
+		if (cs_until_ready(fd, POLLOUT, deadline))
 			return -1;
 	}
 	return 0;
@@ -150,7 +74,7 @@ int cs_send(int fd, const void *data, size_t size, int flags, int64_t deadline)
 static ssize_t some(int fd, void *data, size_t size, int64_t deadline)
 {
 	for (;;) {
-		if (until(fd, POLLIN, deadline))
+		if (cs_until_ready(fd, POLLIN, deadline))
 			return -1;
 		ssize_t n = recv(fd, data, size, MSG_DONTWAIT);
 

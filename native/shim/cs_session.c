@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,21 +20,6 @@ enum {
 	PINGS = 3,            /* to each idle time: two may be lost */
 	STACK = 256 << 10
 };
-
-void cs_condition(pthread_cond_t *c)
-{
-	pthread_condattr_t a;
-
-	pthread_condattr_init(&a);
-	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-	pthread_cond_init(c, &a);
-	pthread_condattr_destroy(&a);
-}
-
-struct timespec cs_until(int64_t deadline)
-{
-	return (struct timespec){.tv_sec = (time_t)(deadline / 1000), .tv_nsec = (long)(deadline % 1000) * 1000000};
-}
 
 void cs_ref(struct cs_session *s)
 {
@@ -239,24 +223,15 @@ static void *receiver(void *argument)
 	return NULL;
 }
 
-/* start makes a thread that takes no signal of the application. */
 static int start(struct cs_link *l)
 {
 	struct cs_session *s = l->session;
-	sigset_t all, before;
-	pthread_attr_t a;
-	pthread_t thread;
 
-	pthread_attr_init(&a);
-	pthread_attr_setstacksize(&a, STACK);
-	pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
 	cs_ref(s);
 	pthread_mutex_lock(&s->mu);
 	s->receivers++;
 	pthread_mutex_unlock(&s->mu);
-	int bad = pthread_create(&thread, &a, receiver, l);
+	int bad = cs_thread(receiver, l, STACK);
 
 	if (bad) {
 		pthread_mutex_lock(&s->mu);
@@ -264,8 +239,6 @@ static int start(struct cs_link *l)
 		pthread_mutex_unlock(&s->mu);
 		cs_unref(s);
 	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&a);
 	return bad;
 }
 
@@ -343,12 +316,12 @@ int cs_open(const struct cs_config *c, int64_t deadline, struct cs_session **s, 
 	struct cs_why shm = {"not asked for"};
 	struct cs_node n;
 
-	if (cs_ask_node(c, deadline, &n, why))
+	if (cs_ask_node(c, cs_share(deadline, 2), &n, why))
 		return -1;
 	if (c->choice != CS_TCP) {
 		if (!n.shm)
 			cs_fail(&shm, "%s", n.shm_not);
-		else if (open_on(c, 1, &n, deadline, s, &shm) == 0)
+		else if (open_on(c, 1, &n, c->choice == CS_AUTO ? cs_share(deadline, 2) : deadline, s, &shm) == 0)
 			return 0;
 		if (c->choice == CS_SHM)
 			return cs_fail(why, "shm cannot be used: %.200s", shm.text);
@@ -410,7 +383,8 @@ int cs_grant(struct cs_token *t, char text[CS_TEXT], struct cs_why *why)
 		f.offset = (uint64_t)(uintptr_t)t->window;
 	}
 	if (cs_question(s, &f, &a, cs_now() + REGION_MS, why)) {
-		cs_end(s, "a region was not answered"); /* nobody has its token, so the server has no business with it */
+		/* Nobody has its token. The fence brings the windows of the session's other tokens back. */
+		cs_fence(s, cs_now() + FENCE_MS);
 		return -1;
 	}
 	if (a.type != CS_REGION_OK || a.status != CS_OK)

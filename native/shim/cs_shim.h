@@ -75,6 +75,7 @@ struct cs_config {
 	struct cs_credentials credentials;
 	char region[64];
 	enum cs_choice choice;
+	int https; /* the endpoint is one, and so refused */
 };
 
 struct cs_node {
@@ -185,10 +186,6 @@ int cs_shm_attach(struct cs_session *s, int64_t deadline, struct cs_why *why);
 int cs_tcp_connect(const char *address, int64_t deadline, struct cs_why *why);
 int cs_tcp_take(struct cs_link *l, const struct cs_frame *f);
 void cs_tcp_drop(struct cs_link *l);
-
-/* cs_until makes a time for pthread_cond_timedwait of conditions that cs_condition has made. */
-void cs_condition(pthread_cond_t *c);
-struct timespec cs_until(int64_t deadline);
 
 /* Sockets that a forked child must close (cs_fork.c). cs_on_fork arranges that; reset runs in the child. */
 void cs_on_fork(void (*reset)(void));

@@ -1,7 +1,7 @@
 /*
  * libpenstock-cuobj-shim: tokens for S3 clients that load a library to make them. The environment says which node, with
  * which keys; docs/operations.md has the variables. Any thread may call any function; none waits longer than about
- * 20 s, and name servers' own limits. After a fork the child has a session of its own, and no memory or token of its parent.
+ * 20 s. After a fork the child has a session of its own, and no memory or token of its parent.
  */
 #ifndef PENSTOCK_CUOBJ_H
 #define PENSTOCK_CUOBJ_H

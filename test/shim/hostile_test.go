@@ -2,6 +2,7 @@ package shim_test
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	mathrand "math/rand/v2"
@@ -18,6 +19,8 @@ import (
 	"github.com/penstock-store/penstock/internal/token"
 )
 
+var errPayload = errors.New("payload that the server had no right to")
+
 // liar is a node that knows the protocol and breaks it as its script says.
 type liar struct {
 	t      *testing.T
@@ -31,8 +34,10 @@ type liar struct {
 	acted  chan struct{} // closed when the client may put it back
 	act    func()
 
-	mu   sync.Mutex
-	over []error
+	over chan struct{} // closed when a server that reads nothing may end
+
+	mu    sync.Mutex
+	noted []error
 }
 
 // peer is the node's end of one data connection.
@@ -40,17 +45,20 @@ type peer struct {
 	net.Conn
 	issued chan struct{}
 	acted  func() // the client may go on
+	leaks  func() // the client gave bytes away
+	over   <-chan struct{}
 }
 
 const (
-	lieRegion = 1<<32 | 1 // the first token's first region
-	lieBytes  = 100_000   // of the window
+	lieRegion = 1<<32 | 1       // the first token's first region
+	lieBytes  = 100_000         // of the window
+	putMost   = 8 * time.Second // the liar's deadline and 2 s for FORGOTTEN, 3 s for the fence, and a slow machine
 )
 
 func newLiar(t *testing.T, fabric string, proves bool, script func(*peer)) *liar {
 	t.Helper()
 	l := &liar{t: t, fabric: fabric, script: script, proves: proves}
-	l.issued, l.acted = make(chan struct{}), make(chan struct{})
+	l.issued, l.acted, l.over = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	l.act = sync.OnceFunc(func() { close(l.acted) })
 	_, _ = rand.Read(l.secret[:]) // documented to never fail
 	network, address := "tcp", "127.0.0.1:0"
@@ -94,8 +102,8 @@ func newLiar(t *testing.T, fabric string, proves bool, script func(*peer)) *liar
 		server.Close()
 		_ = l.listen.Close()
 		wg.Wait()
-		for _, err := range l.over {
-			t.Errorf("control plane: %v", err)
+		for _, err := range l.noted {
+			t.Error(err)
 		}
 	})
 	return l
@@ -105,7 +113,7 @@ func (l *liar) note(err error) {
 	if err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.over = append(l.over, err)
+		l.noted = append(l.noted, err)
 	}
 }
 
@@ -129,13 +137,15 @@ func (l *liar) serve(conn net.Conn) {
 				return
 			}
 		}
-		_, _ = io.Copy(io.Discard, conn) // until the client goes
+		if n, _ := io.Copy(io.Discard, conn); n > 0 { // until the client goes
+			l.note(fmt.Errorf("%d bytes for a server without a proof", n))
+		}
 		return
 	}
 	if _, err := frame.Accept(conn, l, limits); err != nil {
 		return
 	}
-	l.script(&peer{conn, l.issued, l.act})
+	l.script(&peer{conn, l.issued, l.act, func() { l.note(errPayload) }, l.over})
 }
 
 // send writes one frame.
@@ -152,8 +162,11 @@ func (p *peer) await(want frame.Type) (frame.Header, bool) {
 		if _, err := io.CopyN(io.Discard, p, int64(h.Length)); err != nil {
 			return h, false
 		}
-		if h.Type == want {
+		switch h.Type {
+		case want:
 			return h, true
+		case frame.Payload:
+			p.leaks()
 		}
 	}
 }
@@ -192,27 +205,47 @@ type lie struct {
 	lie     func(*peer)
 }
 
-func lies() []lie {
-	start := frame.Header{Type: frame.Start, ID: 7, Region: lieRegion, Size: lieBytes, Status: frame.StatusGet}
-	data := func(off uint64) frame.Header { return frame.Header{Type: frame.Data, ID: 7, Offset: off} }
-	with := func(f func(*frame.Header)) frame.Header {
-		h := start
-		f(&h)
-		return h
-	}
-	denied := func(h frame.Header) func(*peer) {
-		return func(p *peer) {
-			p.send(h)
-			if _, ok := p.await(frame.Deny); ok {
-				p.send(data(0), make([]byte, 1000)...)
-				p.send(frame.Header{Type: frame.Read, ID: 7, Size: 100})
-				p.send(frame.Header{Type: frame.Done, ID: 7})
-			}
+// honest is the START of a server that obeys.
+func honest() frame.Header {
+	return frame.Header{Type: frame.Start, ID: 7, Region: lieRegion, Size: lieBytes, Status: frame.StatusGet}
+}
+
+func data(off uint64) frame.Header { return frame.Header{Type: frame.Data, ID: 7, Offset: off} }
+
+func with(f func(*frame.Header)) frame.Header {
+	h := honest()
+	f(&h)
+	return h
+}
+
+// denied sends a START that must be denied, and goes on as if it had not been.
+func denied(h frame.Header) func(*peer) {
+	return func(p *peer) {
+		p.send(h)
+		if _, ok := p.await(frame.Deny); ok {
+			p.send(data(0), make([]byte, 1000)...)
+			p.send(frame.Header{Type: frame.Read, ID: 7, Size: 100})
+			p.send(frame.Header{Type: frame.Done, ID: 7})
 		}
 	}
-	raw := func(bytes ...byte) func(*peer) {
-		return func(p *peer) { _, _ = p.Write(append(bytes, make([]byte, 100)...)) }
+}
+
+func read(offset, size uint64) func(*peer) {
+	return func(p *peer) {
+		p.send(with(func(h *frame.Header) { h.Status = frame.StatusPut }))
+		p.send(frame.Header{Type: frame.Read, ID: 7, Offset: offset, Size: size})
+		p.await(0)
 	}
+}
+
+func raw(bytes ...byte) func(*peer) {
+	return func(p *peer) { _, _ = p.Write(append(bytes, make([]byte, 100)...)) }
+}
+
+func lies() []lie { return append(brokenFrames(), brokenRules()...) }
+
+func brokenFrames() []lie {
+	start := honest()
 	return []lie{
 		{"end", false, never, func(*peer) {}},
 		{"half a header", false, never, func(p *peer) { _, _ = p.Write(make([]byte, 20)) }},
@@ -236,6 +269,15 @@ func lies() []lie {
 		{"behind the window", false, never, func(p *peer) { p.send(start); p.send(data(lieBytes), 1) }},
 		{"across its end", false, never, func(p *peer) { p.send(start); p.send(data(lieBytes-1), 1, 2) }},
 		{"overflow", false, never, func(p *peer) { p.send(start); p.send(data(frame.MaxNumber), 1, 2) }},
+		{"READ across its end", true, never, read(lieBytes-1, 2)},
+		{"READ behind the window", true, never, read(frame.MaxNumber, 10)},
+		{"READ without bounds", true, never, read(0, frame.MaxNumber)},
+	}
+}
+
+func brokenRules() []lie {
+	start := honest()
+	return []lie{
 		{"START beyond the window", false, never, denied(with(func(h *frame.Header) { h.Size++ }))},
 		{"START behind it", false, never, denied(with(func(h *frame.Header) { h.Offset = 1 }))},
 		{"START far away", false, never, denied(with(func(h *frame.Header) { h.Offset = frame.MaxNumber }))},
@@ -251,10 +293,7 @@ func lies() []lie {
 			p.send(start)
 			p.send(frame.Header{Type: frame.Read, ID: 7, Size: 1})
 		}},
-		{"READ of nothing", true, never, func(p *peer) {
-			p.send(with(func(h *frame.Header) { h.Status = frame.StatusPut }))
-			p.send(frame.Header{Type: frame.Read, ID: 7})
-		}},
+		{"READ of nothing", true, never, read(0, 0)},
 		{"number twice", false, never, func(p *peer) { p.send(start); p.send(start) }},
 		{"token twice", false, always, func(p *peer) {
 			p.send(start)
@@ -282,6 +321,12 @@ func lies() []lie {
 			p.await(0)
 			p.send(data(1000), make([]byte, 1000)...)
 		}},
+		{"START by a token that was put back", false, never, func(p *peer) {
+			p.acted()
+			h, _ := p.await(frame.Forget)
+			denied(start)(p)
+			p.send(frame.Header{Type: frame.Forgotten, Region: h.Region})
+		}},
 		{"does not forget", false, never, func(p *peer) { p.acted(); p.await(0) }},
 	}
 }
@@ -301,6 +346,68 @@ func TestHostileTCP(t *testing.T) {
 			l.check(binary, c.put, c.changes)
 		})
 	}
+}
+
+// TestServerThatReadsNothing: a payload that the server asked for and does not take holds up nobody beyond the deadline
+// of his own question.
+func TestServerThatReadsNothing(t *testing.T) {
+	const reads = 8 // more than sockets hold
+	l := newLiar(t, "tcp", true, func(p *peer) {
+		p.grant(false)
+		p.send(frame.Header{Type: frame.Start, Status: frame.StatusPut, ID: 1, Region: lieRegion, Size: frame.MaxPayload})
+		for range reads {
+			p.send(frame.Header{Type: frame.Read, ID: 1, Size: frame.MaxPayload})
+		}
+		var b [frame.HeaderBytes]byte
+		if h, err := frame.ReadHeader(p, &b); err != nil || h.Type != frame.Payload {
+			t.Errorf("%+v %v, want a payload", h, err)
+		}
+		p.acted() // now it writes
+		select {
+		case <-p.over:
+		case <-time.After(patience):
+		}
+	})
+	d := l.driver(program(t, "driver", "address,undefined"))
+	d.memory(1, frame.MaxPayload, 1)
+	tok := d.token(1, frame.MaxPayload, 0, true)
+	close(l.issued)
+	select {
+	case <-l.acted:
+	case <-time.After(patience):
+		t.Error("the script hangs")
+	}
+	began := time.Now()
+	d.want("0", "put %s", tok)
+	if took := time.Since(began); took > putMost {
+		t.Errorf("put took %v", took)
+	}
+	close(l.over)
+	d.want("0", "deregister 1")
+	d.want("0", "free 1")
+}
+
+// TestUnansweredRegion: a server on this host that leaves one question open and confirms the fence costs no other token
+// its memory.
+func TestUnansweredRegion(t *testing.T) {
+	l := newLiar(t, "shm", true, func(p *peer) {
+		p.grant(true)
+		p.await(frame.Region)
+		p.await(frame.Close)
+		p.send(frame.Header{Type: frame.Closed})
+		p.await(0)
+	})
+	d := l.driver(program(t, "driver", "address,undefined"))
+	d.memory(1, 1000, 1)
+	d.memory(2, 1000, 1)
+	tok := d.token(1, 1000, 0, false)
+	close(l.issued)
+	if got := d.ask("token 2 1000 0 0"); !strings.Contains(got, "did not answer") {
+		t.Errorf("second token: %s", got)
+	}
+	d.want("0", "put %s", tok)
+	d.want("0", "deregister 1")
+	d.want("0", "deregister 2")
 }
 
 // change says whether a window may or must change.
@@ -325,7 +432,11 @@ func (l *liar) check(binary string, put bool, changes change) {
 	case <-time.After(patience):
 		l.t.Error("the script hangs")
 	}
+	began := time.Now()
 	d.want("0", "put %s", tok)
+	if took := time.Since(began); took > putMost {
+		l.t.Errorf("put took %v", took)
+	}
 	d.want("same", "check 1 0 %d 3", guard)
 	d.want("same", "check 2 0 %d 5", guard)
 	changed := d.ask("check 1 0 %d 3", guard+lieBytes) != "same"

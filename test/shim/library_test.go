@@ -50,7 +50,10 @@ func TestLibrary(t *testing.T) {
 	for _, name := range names {
 		want = append(want, "cuobj_"+name, "kvikio_cuobj_"+name)
 	}
+	var guarded, fortified bool
 	for _, s := range symbols {
+		guarded = guarded || s.Name == "__stack_chk_fail"
+		fortified = fortified || strings.HasSuffix(s.Name, "_chk")
 		if s.Section == elf.SHN_UNDEF || elf.ST_BIND(s.Info) == elf.STB_LOCAL {
 			continue
 		}
@@ -63,6 +66,28 @@ func TestLibrary(t *testing.T) {
 	if len(want) > 0 {
 		t.Errorf("does not export %v", want)
 	}
+	if !guarded || !fortified {
+		t.Errorf("stack guarded %v, functions of the C library with bounds %v", guarded, fortified)
+	}
+}
+
+// TestHTTPSIsRefusedAloud: once, also for programs that do not ask for reasons.
+func TestHTTPSIsRefusedAloud(t *testing.T) {
+	var d *driver
+	t.Cleanup(func() { // after the driver's end, when all of standard error is there
+		if got := d.text.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "https is not supported") {
+			t.Errorf("standard error: %q", got)
+		}
+	})
+	d = newDriver(t, program(t, "driver", "address,undefined"), "PENSTOCK_CUOBJ_LOG=", "AWS_ENDPOINT_URL=https://node",
+		"AWS_ACCESS_KEY_ID=A", "AWS_SECRET_ACCESS_KEY=S")
+	d.want("0", "alloc 1 1000")
+	for _, question := range []string{"available", "register 1", "available"} {
+		if got := d.ask("%s", question); !strings.Contains(got, "https is not supported") {
+			t.Errorf("%s: %s", question, got)
+		}
+	}
+	d.want("0", "free 1")
 }
 
 // TestPython: ctypes, as Python clients use the library, with memory of a bytearray, in threads and in forked children.

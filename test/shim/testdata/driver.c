@@ -48,6 +48,17 @@ static void check(const uint8_t *from, size_t size, uint64_t seed)
 	puts("same");
 }
 
+/* await returns when one of many bytes is another than the pattern's. */
+static void await(const uint8_t *from, size_t size, uint64_t seed)
+{
+	enum { STEP = 4096 };
+
+	for (;;)
+		for (size_t i = 0; i < size; i += STEP)
+			if (((const volatile uint8_t *)from)[i] != pattern(seed, i))
+				return;
+}
+
 static void result(int bad)
 {
 	if (bad)
@@ -122,6 +133,9 @@ static int obey(char **w, int count)
 		puts("0");
 	} else if (strcmp(w[0], "check") == 0) { /* memory, offset, size, seed */
 		check(base + n[2], n[3], n[4]);
+	} else if (strcmp(w[0], "await") == 0) { /* memory, seed */
+		await(base, memory[n[1]].size, n[2]);
+		puts("changed");
 	} else if (strcmp(w[0], "register") == 0) {
 		result(cuobj_register_buffer(base, memory[n[1]].size));
 	} else if (strcmp(w[0], "deregister") == 0) {

@@ -51,10 +51,15 @@ func init() {
 		},
 		judge: func(a *ask, r *answer) (verdict, int64) {
 			reply := r.reply()
-			if r.closed || reply != "200" && reply != "206" || a.op == get && r.count() != a.window {
-				return failed, 0
+			switch {
+			case r.closed:
+			case a.op != get && r.status == 200 && r.etag() != "": // whatever the reply
+				return moved, a.window
+			case a.op != get || reply != "200" && reply != "206":
+			case r.header.Get("X-Amz-Rdma-Bytes-Transferred") == "", r.count() == a.window:
+				return moved, a.window
 			}
-			return moved, a.window
+			return failed, 0
 		},
 		cells: elbenchoS3rdmaClientCells,
 	})

@@ -79,19 +79,36 @@ func TestImmediateBehindAllBytes(t *testing.T) {
 	}
 }
 
-// TestImmediateWithoutBytes: there is no such Move, nor one of a READ.
+// TestImmediateWithoutBytes is told too, behind what was moved before; there is none of a READ, nor where the peer's
+// memory cannot be read for the proof.
 func TestImmediateWithoutBytes(t *testing.T) {
 	g := newRig(t, rigOptions{arena: 4096, remote: 4096})
-	p, _ := g.told(PathOptions{}, 1)
+	p, qp := g.told(PathOptions{}, 2)
 	imm := uint32(7)
-	for _, m := range []Move{g.write(0), g.read(100)} {
-		m.Imm = &imm
-		wantError(t, p.Move(m), ErrLocal)
+	wrong := g.read(100)
+	wrong.Imm = &imm
+	wantError(t, p.Move(wrong), ErrLocal)
+	fillRandom(g.arena)
+	mustMove(t, p, g.write(100))
+	before := bytes.Clone(g.peer.memory)
+	for _, local := range [][]Segment{nil, {g.arena[:0], g.arena[5:5]}} {
+		m := g.write(0)
+		m.Local, m.Imm = local, &imm
+		mustMove(t, p, m)
+		if imms, sizes := g.heard(); len(imms) != 1 || imms[0] != imm || sizes[0] != 0 {
+			t.Errorf("heard %v with %v bytes", imms, sizes)
+		}
 	}
-	if imms, _ := g.heard(); len(imms) != 0 {
-		t.Errorf("heard %v", imms)
+	if !bytes.Equal(g.peer.memory, before) || !bytes.Equal(before[:100], g.arena[:100]) {
+		t.Error("the peer's memory is not what was written")
 	}
 	mustMove(t, p, g.write(100))
+	if err := qp.PostReceive(9); err != nil {
+		t.Fatal(err)
+	}
+	m := g.write(0)
+	m.Imm, m.Remote = &imm, g.peer.at(4096)
+	wantError(t, p.Move(m), ErrDenied)
 }
 
 // TestImmediateWaitsForTheReceive: with 7 retries for ever, until the receive comes or the path is failed, which takes

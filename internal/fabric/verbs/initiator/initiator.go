@@ -152,7 +152,8 @@ type Move struct {
 	Remote uint64
 	RKey   uint32
 	Local  []Segment
-	// Imm is told to the peer, which must have a receive for it, when all bytes of a WRITE are in its memory.
+	// Imm is told to the peer, which must have a receive for it, when all bytes of a WRITE are in its memory. Without
+	// bytes it is told all the same, and Remote is where the proof is read.
 	Imm *uint32
 }
 

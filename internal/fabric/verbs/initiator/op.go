@@ -71,8 +71,11 @@ func (r *Rail) check(m *Move) (pieces int, err error) {
 		bytes += uint64(n)
 		pieces += (n + r.piece - 1) / r.piece
 	}
-	if m.Imm != nil && (m.Op != native.OpWrite || bytes == 0) {
-		return 0, fmt.Errorf("%w: immediate of opcode %d and %d bytes", ErrLocal, m.Op, bytes)
+	if m.Imm != nil && m.Op != native.OpWrite {
+		return 0, fmt.Errorf("%w: immediate of opcode %d", ErrLocal, m.Op)
+	}
+	if m.Imm != nil && bytes == 0 {
+		pieces = 1
 	}
 	if bytes > 0 && m.Remote > math.MaxUint64-bytes {
 		return 0, fmt.Errorf("%w: remote address and %d bytes overflow", ErrLocal, bytes)
@@ -91,10 +94,13 @@ func (p *Path) cut(o *op, w *native.Work) {
 		}
 		return
 	}
-	for o.off == len(o.Local[o.seg]) {
+	for o.seg < len(o.Local) && o.off == len(o.Local[o.seg]) {
 		o.seg, o.off = o.seg+1, 0
 	}
-	s := o.Local[o.seg]
+	var s Segment // of an immediate alone
+	if o.seg < len(o.Local) {
+		s = o.Local[o.seg]
+	}
 	n := min(len(s)-o.off, r.piece)
 	*w = native.Work{
 		Local: address(s[o.off:]), Remote: o.remote, Length: uint32(n), LKey: r.arena.lkey, RKey: o.RKey, Op: o.Op,

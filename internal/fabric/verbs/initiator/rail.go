@@ -173,12 +173,13 @@ func (r *Rail) size(info native.DeviceInfo) {
 	}
 }
 
+// randomPSN is one that is not 0, which some peers take for none.
 func randomPSN() (uint32, error) {
 	var b [4]byte
 	if _, err := rand.Read(b[:]); err != nil {
 		return 0, fmt.Errorf("initiator: random number: %w", err)
 	}
-	return binary.LittleEndian.Uint32(b[:]) >> 8, nil
+	return max(1, binary.LittleEndian.Uint32(b[:])>>8), nil
 }
 
 // Limit is how many paths the rail has at most.

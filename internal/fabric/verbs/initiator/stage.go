@@ -30,7 +30,8 @@ type Stage struct {
 // stageDepth is the room of a stage's completion queue: its one receive, and one that the driver may want.
 const stageDepth = 2
 
-// NewStage makes a stage, with the receive that its peer's immediate uses up. Errors: ErrClosed, native.ErrVerbs.
+// NewStage makes a stage, with the receive that its peer's immediate uses up. Errors: ErrClosed, native.ErrVerbs;
+// ErrStuck, when the adapter kept a part of what it refused: the memory must stay mapped, and unused.
 func (r *Rail) NewStage(memory []byte, from Source) (*Stage, error) {
 	psn, err := randomPSN()
 	if err != nil {
@@ -47,7 +48,11 @@ func (r *Rail) NewStage(memory []byte, from Source) (*Stage, error) {
 	defer r.making.Done()
 	s := &Stage{rail: r, memory: memory, from: from}
 	if err := s.open(); err != nil {
-		return nil, errors.Join(fmt.Errorf("initiator: stage on %s: %w", r.name, err), s.Close())
+		err = fmt.Errorf("initiator: stage on %s: %w", r.name, err)
+		if closeErr := s.Close(); closeErr != nil {
+			return nil, fmt.Errorf("%w: %w", ErrStuck, errors.Join(err, closeErr))
+		}
+		return nil, err
 	}
 	s.local = Endpoint{QPN: s.qp.Number(), PSN: psn, GID: now.GID, LID: now.LID, MTU: now.MTU, Reads: 1}
 	if from != (Source{}) {

@@ -150,6 +150,9 @@ func (l *Link) live() {
 // Local is what the client must know of the queue pair.
 func (l *Link) Local() initiator.Endpoint { return l.path.Local() }
 
+// Port is the port's number.
+func (l *Link) Port() int { return l.use.port() }
+
 // Move moves bytes. Errors: those of initiator.Path.Move.
 func (l *Link) Move(m initiator.Move) error {
 	err := l.path.Move(m)

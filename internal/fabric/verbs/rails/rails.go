@@ -4,7 +4,8 @@
 // Called by: internal/fabric/verbs; opened and closed by server.
 //
 // Words: a use is one queue pair of a fabric on a rail, with the queue pair of a client that it leads to; a link is a
-// use of a fabric that has nothing to fall back on; a lapse is a use that failed and not for its client.
+// use of a fabric that has nothing to fall back on; a stage is a use whose client writes into memory of this node; a
+// lapse is a use that failed and not for its client.
 //
 // Invariants:
 //  1. A rail that is down takes no use, and those that it has are told to fail before anybody is told that it is down.
@@ -12,12 +13,14 @@
 //  3. A rail is ejected by what living clients confirm, or by queue pairs that its adapter does not reset; never by
 //     clients that are gone, nor by one principal alone while others move bytes by it.
 //  4. A use leads never to a queue pair of this node, nor to one that has answered to another principal, of whichever
-//     fabric: one that is found to is told to fail.
+//     fabric: one that is found to is told to fail. The queue pairs of stages are this node's like all others; but what
+//     comes by one proves nothing about who sent it.
 //  5. A principal has at most its share of a rail's uses, and of those that connect at once, all fabrics together.
+//  6. A stage is closed before its rail is, and its memory is not its owner's before that.
 //
 // Lock order: Set.mu, ends.mu, turns.mu and Link.mu are never held together, nor over a call of Use.Fail, of what Watch
 // was given, or of an engine, but for Limit; those may take locks of a fabric, which holds them over no call that takes
-// a lock here.
+// a lock here. Stage.mu comes before Set.mu and ends.mu, and is held while an adapter lets go of that stage.
 //
 // What it does not do: sessions, going on by another rail, which GIDs are a client's (reach), posting and polling
 // (initiator).

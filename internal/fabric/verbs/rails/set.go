@@ -27,7 +27,7 @@ type Set struct {
 	stopping  sync.Once
 	closeWait time.Duration // for the driver of a rail
 
-	links sync.WaitGroup // counted up under mu, until stop is closed
+	links sync.WaitGroup // and stages; counted up under mu, until stop is closed
 
 	mu       sync.Mutex
 	watchers []*func()
@@ -56,6 +56,7 @@ func newSet(rails []Opened, logger *slog.Logger) *Set {
 			connects: newTurns(), ejected: make(chan struct{}, 1),
 			reason: r.Rail.Reason,
 			uses:   make(map[*Use]struct{}), holders: make(map[string]int),
+			stages: make(map[*Stage]struct{}),
 		}
 		if k.engine == nil {
 			k.reason = reasonOpen
@@ -130,10 +131,10 @@ func (set *Set) keep() {
 	}
 }
 
-// Close ends the keepers and the links and closes the rails, at once: one whose driver does not return from a call
-// costs the others nothing, and is left alone after a while. After an error an adapter may still use the arena, which
-// must stay mapped; Close may be called again then. Errors: initiator.ErrStuck, when an adapter neither resets nor
-// destroys a queue pair.
+// Close ends the keepers, the links and the stages, and closes the rails, at once: one whose driver does not return
+// from a call costs the others nothing, and is left alone after a while. After an error an adapter may still use the
+// arena and the memory of stages, which must stay mapped; Close may be called again then. Errors: initiator.ErrStuck,
+// when an adapter neither resets nor destroys a queue pair.
 func (set *Set) Close() error {
 	set.stopping.Do(func() {
 		set.mu.Lock()

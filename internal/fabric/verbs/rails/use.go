@@ -3,6 +3,7 @@ package rails
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,12 +34,16 @@ type Rail struct {
 	ejected  chan struct{} // capacity 1: wakes the keeper, which sees by ejections that there was one
 	kept     chan struct{} // closed when the keeper has ended; nil: there was none
 
+	staging sync.WaitGroup // of stages that are being made; counted up under Set.mu, until closing
+
 	// guarded by Set.mu
 	info    rail.Rail
 	reason  string
 	uses    map[*Use]struct{}
 	holders map[string]int // uses by principal
 	lapses  []lapse        // failures since the last success, oldest first
+	stages  map[*Stage]struct{}
+	closing bool // no stage is made any more
 }
 
 // Index is its place in the set.
@@ -61,6 +66,9 @@ func (k *Rail) close() error {
 	}
 	if k.kept != nil {
 		<-k.kept
+	}
+	if err := k.closeStages(); err != nil {
+		return fmt.Errorf("rails: %s: %w", k.name, err)
 	}
 	if err := k.engine.Close(); err != nil {
 		return fmt.Errorf("rails: %s: %w", k.name, err)
@@ -162,6 +170,16 @@ func (u *Use) Moved() {
 	if u.good.Swap(now) == 0 {
 		u.Rail.set.ends.answered(u)
 	}
+}
+
+// heard says that a client's bytes came: the rail works. Whose queue pair sent them is not known.
+func (u *Use) heard() { u.Rail.good.Store(time.Now().UnixNano()) }
+
+// port is the number of the rail's port.
+func (u *Use) port() int {
+	u.Rail.set.mu.Lock()
+	defer u.Rail.set.mu.Unlock()
+	return u.Rail.info.Port
 }
 
 // Stuck says loudly that the adapter did not give the queue pair back.

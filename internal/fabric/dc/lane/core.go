@@ -8,7 +8,7 @@ const (
 	resetting // a reset was asked for, or will be when the post that is under way has returned
 	retiring  // the destruction of its DCI was asked for
 	stuck
-	gone
+	gone // its DCI is destroyed, and there is no other yet
 )
 
 // entry is a work request under way, at its count modulo the ring's size.
@@ -23,6 +23,7 @@ type lane struct {
 	state      laneState
 	posting    bool // a Post has not been answered
 	starved    bool // it stands in line for places of the completion queue
+	late       bool // the driver does not return from its reset or its destruction
 	owner      *transfer
 	head, tail uint64 // the oldest work request under way, and the next one
 	ring       []entry
@@ -57,6 +58,7 @@ type Core struct {
 	lanes    []lane
 	idle     []int // lanes, the one used last at the end
 	peers    map[Peer]int
+	owners   map[string]int
 	moves    map[uint64]*transfer
 	queue    []*transfer // waiting, in the order of their coming
 	starved  []int       // lanes, in the order of their coming
@@ -65,15 +67,18 @@ type Core struct {
 	down     bool
 	out      []Action
 	strange  int
+	works    int64
 	stuck    int
 	finished int // lanes gone
+	late     int
 }
 
 // New makes a machine with all lanes idle. The caller's limits must be at least 1, Lanes at most 4096, and Depth and
 // Credits at least Batch.
 func New(o Config) *Core {
 	o.Lanes = min(o.Lanes, maxLanes)
-	c := &Core{o: o, lanes: make([]lane, o.Lanes), peers: map[Peer]int{}, moves: map[uint64]*transfer{}, free: o.Credits}
+	c := &Core{o: o, lanes: make([]lane, o.Lanes), peers: map[Peer]int{}, owners: map[string]int{},
+		moves: map[uint64]*transfer{}, free: o.Credits}
 	size := 1
 	for size < o.Depth {
 		size *= 2
@@ -88,9 +93,12 @@ func New(o Config) *Core {
 
 // Counts reads the counters.
 func (c *Core) Counts() Counts {
-	return Counts{Waiting: len(c.queue), Idle: len(c.idle), Stuck: c.stuck, Gone: c.finished, Work: c.o.Credits - c.free,
-		Unexpected: c.strange}
+	return Counts{Waiting: len(c.queue), Idle: len(c.idle), Stuck: c.stuck, Gone: c.finished, Late: c.late,
+		Work: c.o.Credits - c.free, Works: c.works, Unexpected: c.strange}
 }
+
+// Serves tells whether there is a lane that serves transfers, or soon will.
+func (c *Core) Serves() bool { return !c.down && c.stuck+c.finished+c.late < len(c.lanes) }
 
 // emit adds an action. The list that an input returns is good until the next input.
 func (c *Core) emit(a Action) { c.out = append(c.out, a) }
@@ -101,12 +109,9 @@ func (c *Core) Submit(t Transfer) []Action {
 	m := c.spare()
 	*m = transfer{Transfer: t, pieces: plan(&t, c.o.Piece), at: t.Remote, lane: -1}
 	c.moves[t.ID] = m
-	switch {
-	case m.pieces == 0:
+	if m.pieces == 0 {
 		c.end(m, Invalid)
-	case c.down:
-		c.end(m, Lost)
-	default:
+	} else {
 		c.queue = append(c.queue, m)
 		c.dispatch()
 	}
@@ -139,11 +144,8 @@ func (c *Core) finish(m *transfer, r Result) {
 func (c *Core) part(l *lane, r Result) {
 	m := l.owner
 	l.owner = nil
-	if n := c.peers[m.Peer] - 1; n > 0 {
-		c.peers[m.Peer] = n
-	} else {
-		delete(c.peers, m.Peer)
-	}
+	less(c.peers, m.Peer)
+	less(c.owners, m.Owner)
 	if r == OK {
 		c.end(m, OK)
 		return
@@ -151,6 +153,13 @@ func (c *Core) part(l *lane, r Result) {
 	c.emit(Action{Kind: Release, Transfer: m.ID})
 	m.state, m.lane, m.result = lingering, -1, r
 	c.emit(Action{Kind: Linger, Transfer: m.ID})
+}
+
+// less counts one down; what is 0 takes no room.
+func less[K comparable](counts map[K]int, key K) {
+	if counts[key]--; counts[key] == 0 {
+		delete(counts, key)
+	}
 }
 
 // Lingered says that the time of Linger has passed.
@@ -162,11 +171,16 @@ func (c *Core) Lingered(id uint64) []Action {
 	return c.out
 }
 
-// dispatch gives idle lanes to those that wait. Who has all the lanes of its peer lets others pass.
+// dispatch gives idle lanes to those that wait. Who has all the lanes of its peer, or its owner's share, lets others
+// pass. Where no lane is left nobody waits.
 func (c *Core) dispatch() {
+	if !c.Serves() {
+		c.dismiss()
+		return
+	}
 	kept := c.queue[:0]
 	for _, m := range c.queue {
-		if len(c.idle) == 0 || c.peers[m.Peer] >= c.o.PerPeer {
+		if len(c.idle) == 0 || c.peers[m.Peer] >= c.o.PerPeer || c.owners[m.Owner] >= c.o.PerOwner {
 			kept = append(kept, m)
 			continue
 		}
@@ -176,10 +190,20 @@ func (c *Core) dispatch() {
 		l.state, l.owner = busy, m
 		m.state, m.lane = active, at
 		c.peers[m.Peer]++
+		c.owners[m.Owner]++
 		c.advance(at)
 	}
 	clear(c.queue[len(kept):])
 	c.queue = kept
+}
+
+// dismiss ends all that wait.
+func (c *Core) dismiss() {
+	for _, m := range c.queue {
+		c.end(m, Lost)
+	}
+	clear(c.queue)
+	c.queue = c.queue[:0]
 }
 
 // advance posts the next batch of a lane, where there is room for it.
@@ -268,8 +292,7 @@ func (c *Core) settle(at int) {
 	default:
 		c.part(l, OK)
 	}
-	l.state = idle
-	c.idle = append(c.idle, at)
+	c.serve(at)
 	c.dispatch()
 }
 
@@ -309,6 +332,7 @@ func (c *Core) Completed(id uint64, s Status, n int) []Action {
 		c.fail(at, Local)
 	default:
 		freed := int(count-l.head) + 1
+		c.works += int64(freed)
 		l.head = count + 1
 		c.give(freed)
 		c.settle(at)
@@ -338,6 +362,26 @@ func (c *Core) disordered(l *lane, count uint64) bool {
 	return false
 }
 
+// Late says that the driver has not returned from a Reset or a Retire for longer than any that works takes. The lane
+// counts as none until it is answered.
+func (c *Core) Late(at int) []Action {
+	c.out = c.out[:0]
+	if l := &c.lanes[at]; !l.late && (l.state == resetting && !l.posting || l.state == retiring) {
+		l.late = true
+		c.late++
+		c.dispatch()
+	}
+	return c.out
+}
+
+// answered says that the driver has returned.
+func (c *Core) answered(l *lane) {
+	if l.late {
+		l.late = false
+		c.late--
+	}
+}
+
 // ResetDone answers a Reset. Fenced: the DCI was reset; usable: and is connected again.
 func (c *Core) ResetDone(at int, fenced, usable bool) []Action {
 	c.out = c.out[:0]
@@ -345,18 +389,24 @@ func (c *Core) ResetDone(at int, fenced, usable bool) []Action {
 	if l.state != resetting || l.posting {
 		return c.out
 	}
+	c.answered(l)
 	if fenced {
 		c.fenced(at)
 	}
 	if fenced && usable {
-		l.state = idle
-		c.idle = append(c.idle, at)
+		c.serve(at)
 	} else {
 		l.state = retiring
 		c.emit(Action{Kind: Retire, Lane: at})
 	}
 	c.dispatch()
 	return c.out
+}
+
+// serve lets a lane serve whoever comes.
+func (c *Core) serve(at int) {
+	c.lanes[at].state = idle
+	c.idle = append(c.idle, at)
 }
 
 // fenced ends what a lane had under way: its DCI has let go of it, and adds no completions any more.
@@ -371,14 +421,17 @@ func (c *Core) fenced(at int) {
 // Stuck tells whether a lane's DCI could be neither reset nor destroyed.
 func (c *Core) Stuck(at int) bool { return c.lanes[at].state == stuck }
 
-// RetireDone answers a Retire. Unless it is destroyed, what the lane had stays with the adapter; the caller may try
-// again, and say so by another call.
-func (c *Core) RetireDone(at int, destroyed bool) []Action {
+// RetireDone answers a Retire. Destroyed: the DCI is no more; else what the lane had stays with the adapter, and the
+// caller may try again, and say so by another call. Usable: there is another one, connected, in its place; else the
+// caller may make one, and say so by Made.
+func (c *Core) RetireDone(at int, destroyed, usable bool) []Action {
 	c.out = c.out[:0]
 	l := &c.lanes[at]
-	switch {
-	case l.state != retiring && l.state != stuck:
+	if l.state != retiring && l.state != stuck {
 		return c.out
+	}
+	c.answered(l)
+	switch {
 	case !destroyed && l.state == retiring:
 		l.state = stuck
 		c.stuck++
@@ -391,9 +444,27 @@ func (c *Core) RetireDone(at int, destroyed bool) []Action {
 		if l.owner != nil {
 			c.fenced(at)
 		}
+		if usable {
+			c.made(at)
+		}
+	}
+	c.dispatch()
+	return c.out
+}
+
+// Made says that a lane whose DCI was destroyed has another one, connected.
+func (c *Core) Made(at int) []Action {
+	c.out = c.out[:0]
+	if c.lanes[at].state == gone {
+		c.made(at)
 		c.dispatch()
 	}
 	return c.out
+}
+
+func (c *Core) made(at int) {
+	c.finished--
+	c.serve(at)
 }
 
 // Stop says that nothing more of a transfer may be posted. What is under way may still end well.
@@ -463,17 +534,12 @@ func (c *Core) Failed(at int) []Action {
 func (c *Core) PortDown() []Action {
 	c.out = c.out[:0]
 	c.down = true
-	for _, m := range c.queue {
-		c.end(m, Lost)
-	}
-	clear(c.queue)
-	c.queue = c.queue[:0]
+	c.dismiss()
 	for at := range c.lanes {
 		switch l := &c.lanes[at]; {
 		case l.state == busy && l.flight() == 0 && !l.posting: // the adapter has nothing of it
 			c.part(l, Lost)
-			l.state = idle
-			c.idle = append(c.idle, at)
+			c.serve(at)
 		default:
 			c.fail(at, Lost)
 		}

@@ -19,9 +19,11 @@
 //  5. A lane posts for one transfer between that one's first post and its Release.
 //  6. A work request has a place in the completion queue from before it is posted until its completion was taken, or
 //     its lane was reset and the queue was seen empty after that.
-//  7. A peer has at most PerPeer lanes, those that are being reset among them: a dead one cannot take all.
+//  7. A peer has at most PerPeer lanes, those that are being reset among them: a dead one cannot take all. An owner has
+//     at most PerOwner, whatever peers it names.
 //  8. A work request's number is used once on a lane, also after a reset. A completion that is late or comes twice
 //     belongs to nothing, and is counted as unexpected.
+//  9. Nobody waits for a lane where there is none: all are late, stuck or gone.
 //
 // What it does not do: addresses and keys, suspension of peers, choice of a rail, waiting. It is not safe for several
 // goroutines.
@@ -36,6 +38,7 @@ type Peer struct {
 // Transfer is one direction's move between segments of local memory, one after another, and a window of a peer's.
 type Transfer struct {
 	ID       uint64 // chosen by the caller; no two under way have the same
+	Owner    string // whose it is
 	Peer     Peer
 	Read     bool   // from the peer; else into its memory
 	Window   Window // that was granted
@@ -66,7 +69,7 @@ const (
 	Post Kind = iota + 1
 	// Reset: reset the lane's DCI, connect it again, take every completion that is in the queue, and tell by ResetDone.
 	Reset
-	// Retire: destroy the lane's DCI, take every completion, and tell by RetireDone.
+	// Retire: destroy the lane's DCI, take every completion, make another, and tell by RetireDone.
 	Retire
 	// Release: the adapter has let go of the transfer's buffers.
 	Release
@@ -112,22 +115,25 @@ const (
 
 // Config sizes a Core.
 type Config struct {
-	Lanes   int // at most 4096
-	PerPeer int
-	Depth   int // work requests of a lane under way
-	Batch   int // of one post
-	Piece   int // bytes of one work request
-	Credits int // places in the completion queue
+	Lanes    int // at most 4096
+	PerPeer  int
+	PerOwner int
+	Depth    int // work requests of a lane under way
+	Batch    int // of one post
+	Piece    int // bytes of one work request
+	Credits  int // places in the completion queue
 }
 
 // Counts are gauges and counters of a Core.
 type Counts struct {
-	Waiting    int // transfers without a lane
-	Idle       int // lanes
-	Stuck      int // lanes whose DCI could be neither reset nor destroyed
-	Gone       int // lanes whose DCI is destroyed
-	Work       int // places of the completion queue in use
-	Unexpected int // completions that belonged to nothing
+	Waiting    int   // transfers without a lane
+	Idle       int   // lanes
+	Stuck      int   // lanes whose DCI could be neither reset nor destroyed
+	Gone       int   // lanes whose DCI is destroyed, and not made anew
+	Late       int   // lanes whose reset or destruction does not return
+	Work       int   // places of the completion queue in use
+	Works      int64 // work requests completed well
+	Unexpected int   // completions that belonged to nothing
 }
 
 // The number of a work request: the lane's 12 bits, and 52 of its count, which does not come to its end: at ten million

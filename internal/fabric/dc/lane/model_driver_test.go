@@ -11,8 +11,7 @@ func (m *model) do(actions []Action) {
 		case Reset:
 			m.reset(a.Lane)
 		case Retire:
-			well := !m.chance(20)
-			m.at(m.now+m.some(resetTime), event{kind: evRetired, n: a.Lane, well: well})
+			m.retire(a.Lane)
 		case Release:
 			m.release(m.index(a.Transfer))
 		case Linger:
@@ -55,14 +54,11 @@ func (m *model) post(a Action) {
 		m.blame("post of %d", len(a.Works))
 	}
 	d.owner, v.lane, d.asked = i, a.Lane, true
-	ofPeer := 0
-	for n := range m.dcis {
-		if o := m.dcis[n].owner; o >= 0 && m.moves[o].Peer == v.Peer {
-			ofPeer++
-		}
-	}
-	if ofPeer > m.o.PerPeer {
+	switch ofPeer, ofOwner := m.holds(v); {
+	case ofPeer > m.o.PerPeer:
 		m.blame("%d DCIs of one peer", ofPeer)
+	case ofOwner > m.o.PerOwner:
+		m.blame("%d DCIs of one owner", ofOwner)
 	}
 	for _, w := range a.Works {
 		m.check(v, i, w)
@@ -85,6 +81,57 @@ func (m *model) post(a Action) {
 		d.sq = nil
 	}
 	m.at(m.now+returns, event{kind: evPosted, n: a.Lane, well: !failed})
+}
+
+// holds counts the DCIs of a transfer's peer and of its owner.
+func (m *model) holds(v *move) (ofPeer, ofOwner int) {
+	for n := range m.dcis {
+		if o := m.dcis[n].owner; o >= 0 {
+			if m.moves[o].Peer == v.Peer {
+				ofPeer++
+			}
+			if m.moves[o].Owner == v.Owner {
+				ofOwner++
+			}
+		}
+	}
+	return ofPeer, ofOwner
+}
+
+// serves tells whether there is a DCI that the Core has, or will have when the driver returns in its time.
+func (m *model) serves() bool {
+	for n := range m.dcis {
+		if d := &m.dcis[n]; !d.dead && !d.late {
+			return true
+		}
+	}
+	return false
+}
+
+// waits checks that nobody waits for nothing: without a DCI, or beside one that is idle.
+func (m *model) waits() {
+	c := m.core.Counts()
+	if c.Waiting > 0 && !m.serves() {
+		m.blame("%d transfers wait, and there is no DCI", c.Waiting)
+	}
+	if c.Waiting == 0 || c.Idle == 0 {
+		return
+	}
+	unposted, blocked := 0, 0
+	for i := range m.moves {
+		v := &m.moves[i]
+		if !v.begun || v.released || v.lane != -1 {
+			continue
+		}
+		unposted++
+		if ofPeer, ofOwner := m.holds(v); ofPeer >= m.o.PerPeer || ofOwner >= m.o.PerOwner {
+			blocked++
+		}
+	}
+	// Those that have a DCI and no place in the completion queue yet are not told apart from those that wait.
+	if unposted == c.Waiting && blocked < unposted {
+		m.blame("a transfer waits beside %d DCIs that are idle", c.Idle)
+	}
 }
 
 func (m *model) check(v *move, i int, w Work) {
@@ -283,6 +330,7 @@ func (m *model) reset(n int) {
 		m.blame("two resets of DCI %d at once", n)
 	}
 	d.stopping = true
+	m.call(n)
 	fenced := !m.chance(3)
 	stops := m.some(resetTime)
 	returns := stops
@@ -295,6 +343,35 @@ func (m *model) reset(n int) {
 		m.moves[d.owner].stuck = true // the adapter's doing
 	}
 	m.at(m.now+returns+1, event{kind: evReset, n: n, well: fenced})
+}
+
+// call notes a call of the driver; the Core is told when it takes long.
+func (m *model) call(n int) {
+	d := &m.dcis[n]
+	d.calls++
+	d.called = true
+	m.at(m.now+lateTime, event{kind: evLate, n: n, job: job{gen: d.calls}})
+}
+
+func (m *model) late(e event) {
+	d := &m.dcis[e.n]
+	if e.job.gen != d.calls || !d.called && m.rng.IntN(4) > 0 { // told late sometimes
+		return
+	}
+	d.late = d.called
+	m.do(m.core.Late(e.n))
+}
+
+// returned says that a call of the driver has.
+func (m *model) returned(n int) { m.dcis[n].called, m.dcis[n].late = false, false }
+
+func (m *model) retire(n int) {
+	m.call(n)
+	takes := m.some(resetTime)
+	if m.chance(5) {
+		takes += m.rng.Int64N(slowReset)
+	}
+	m.at(m.now+takes, event{kind: evRetired, n: n, well: !m.chance(20)})
 }
 
 // quiet takes everything from the adapter.
@@ -314,6 +391,7 @@ func (m *model) fenced(n int) {
 }
 
 func (m *model) resetDone(e event) {
+	m.returned(e.n)
 	if e.well {
 		m.fenced(e.n)
 	} else {
@@ -327,15 +405,36 @@ func (m *model) resetDone(e event) {
 }
 
 func (m *model) retired(e event) {
+	m.returned(e.n)
+	d := &m.dcis[e.n]
+	d.dead = true
+	usable := false
 	if e.well {
 		m.quiet(e.n)
 		m.fenced(e.n)
-		m.dcis[e.n].failed, m.dcis[e.n].rogue, m.dcis[e.n].stopping = true, true, true
+		d.failed, d.rogue, d.stopping = true, true, true
+		if usable = !m.chance(30); usable {
+			m.fresh(d)
+		} else {
+			m.at(m.now+m.some(100), event{kind: evMade, n: e.n})
+		}
 	}
-	m.do(m.core.RetireDone(e.n, e.well))
+	m.do(m.core.RetireDone(e.n, e.well, usable))
 	if !e.well && m.rng.IntN(2) == 0 { // somebody tries again
 		m.at(m.now+m.some(300), event{kind: evRetired, n: e.n, well: true})
 	}
+}
+
+// fresh is a DCI in place of one that was destroyed.
+func (m *model) fresh(d *dci) { d.dead, d.failed, d.rogue, d.stopping = false, false, false, false }
+
+func (m *model) made(e event) {
+	if m.chance(20) {
+		m.at(m.now+m.some(200), e)
+		return
+	}
+	m.fresh(&m.dcis[e.n])
+	m.do(m.core.Made(e.n))
 }
 
 // release checks that the adapter has nothing of a transfer.
@@ -374,6 +473,8 @@ func (m *model) finish(i int, r Result) {
 		m.blame("transfer %d finished before its release", i)
 	case v.inFlight > 0:
 		m.blame("transfer %d finished with %d packets in the network", i, v.inFlight)
+	case r == Lost && v.lane == -1 && !v.unwanted && !m.down && m.serves():
+		m.blame("transfer %d was refused, and there is a DCI", i)
 	}
 	v.finished, v.result = true, r
 	if r == OK {
@@ -406,7 +507,8 @@ func (m *model) end() {
 	for n := range m.dcis {
 		used += len(m.dcis[n].owned)
 	}
-	if c.Work < used || c.Work > used && c.Stuck == 0 || c.Waiting != 0 || c.Idle+c.Gone+c.Stuck != m.o.Lanes {
+	if c.Work < used || c.Work > used && c.Stuck == 0 || c.Waiting != 0 || c.Idle+c.Stuck != m.o.Lanes ||
+		c.Gone+c.Late != 0 {
 		m.blame("at the end %+v, %d work requests with the adapter", c, used)
 	}
 	for i := range m.moves {
@@ -414,7 +516,7 @@ func (m *model) end() {
 			m.blame("transfer %d never ended", i)
 		}
 	}
-	if m.faults == 0 && (c.Gone > 0 || c.Stuck > 0) {
+	if m.faults == 0 && c.Stuck > 0 {
 		m.blame("without faults %+v", c)
 	}
 }

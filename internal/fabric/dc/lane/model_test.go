@@ -17,6 +17,7 @@ const (
 	linger     = packetTime
 	margin     = postTime + resetTime + packetTime + 2
 	slowReset  = 400 // a driver that returns late; the adapter has stopped in time
+	lateTime   = 60  // when the Core is told so
 )
 
 type eventKind uint8
@@ -34,6 +35,8 @@ const (
 	evQuiet    // a reset has stopped the adapter
 	evReset    // and the driver returns from it
 	evRetired
+	evLate // the driver has not returned for a while
+	evMade // somebody has tried to make a DCI in place of one that was destroyed
 	evLingered
 	evPort
 	evFailed
@@ -68,6 +71,10 @@ type dci struct {
 	hung     bool  // nobody answers, for ever
 	rogue    bool  // neither reset nor destroyed: it goes on
 	stopping bool  // a reset was asked for
+	calls    int   // of the driver to reset or destroy it
+	called   bool  // one has not returned,
+	late     bool  // and the Core was told so
+	dead     bool  // there is none, or it is lost
 	owned    []job // whose buffers the adapter has: not completed, or their completion not polled
 	posting  []job
 	owner    int // index of the transfer that has it; -1: none
@@ -87,6 +94,8 @@ type move struct {
 	released bool
 	finished bool
 	stuck    bool
+	begun    bool // submitted
+	unwanted bool // abandoned
 	result   Result
 	proved   bool
 	lane     int // that has posted for it; -1: none
@@ -105,6 +114,7 @@ type model struct {
 	memory []byte // of all clients; addresses are base and on
 	owner  []int  // of each byte of memory: index of the transfer that has a window there
 	inCQ   int    // places that may be in use at the adapter
+	down   bool   // the port
 	faults float64
 	wrong  []string
 }
@@ -160,7 +170,8 @@ func (m *model) some(n int64) int64 { return 1 + m.rng.Int64N(n) }
 func newModel(seed uint64) *model {
 	rng := rand.New(rand.NewPCG(seed, 20))
 	pick := func(of ...int) int { return of[rng.IntN(len(of))] }
-	o := Config{Lanes: 1 + rng.IntN(4), PerPeer: 1 + rng.IntN(3), Batch: 1 + rng.IntN(3), Piece: pick(1, 3, 4, 16)}
+	o := Config{Lanes: 1 + rng.IntN(4), PerPeer: 1 + rng.IntN(3), PerOwner: 1 + rng.IntN(3), Batch: 1 + rng.IntN(3),
+		Piece: pick(1, 3, 4, 16)}
 	o.Depth = o.Batch + rng.IntN(4)
 	o.Credits = o.Batch + rng.IntN(o.Lanes*o.Depth)
 	m := &model{rng: rng, o: o, core: New(o), faults: float64(pick(0, 1, 1, 1, 4)), dcis: make([]dci, o.Lanes)}
@@ -188,6 +199,7 @@ func (m *model) newMove(i int) {
 	rng, v := m.rng, &m.moves[i]
 	v.ID = uint64(100 + i)
 	v.Peer.LID = uint16(rng.IntN(3))
+	v.Owner = []string{"alice", "bob"}[rng.IntN(2)]
 	v.Read = rng.IntN(2) == 0
 	from := 64*i + rng.IntN(16)
 	size := 1 + rng.IntN(40)
@@ -240,6 +252,7 @@ func (m *model) run() []string {
 		e := m.next()
 		m.now = e.at
 		m.play(e)
+		m.waits()
 	}
 	if len(m.wrong) == 0 {
 		m.end()
@@ -250,12 +263,14 @@ func (m *model) run() []string {
 func (m *model) play(e event) {
 	switch e.kind {
 	case evSubmit:
+		m.moves[e.n].begun = true
 		m.do(m.core.Submit(m.moves[e.n].Transfer))
 	case evStop:
 		m.do(m.core.Stop(m.moves[e.n].ID))
 	case evExpire:
 		m.do(m.core.Expire(m.moves[e.n].ID))
 	case evAbandon:
+		m.moves[e.n].unwanted = true
 		m.do(m.core.Abandon(m.moves[e.n].ID))
 	case evTaken:
 		m.taken(e.n)
@@ -274,12 +289,17 @@ func (m *model) play(e event) {
 		m.resetDone(e)
 	case evRetired:
 		m.retired(e)
+	case evLate:
+		m.late(e)
+	case evMade:
+		m.made(e)
 	case evLingered:
 		m.do(m.core.Lingered(m.moves[e.n].ID))
 	case evFailed:
 		m.dcis[e.n].failed = true
 		m.do(m.core.Failed(e.n))
 	case evPort:
+		m.down = !e.well
 		if e.well {
 			m.do(m.core.PortUp())
 		} else {

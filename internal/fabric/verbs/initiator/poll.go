@@ -156,8 +156,8 @@ func (r *Rail) watch() {
 			if e.Type == native.EventPortDown {
 				r.failAll(errPortDown)
 			}
-			if pool := r.pool.Load(); pool != nil && e.Type == native.EventPortUp {
-				pool.up()
+			if pool := r.pool.Load(); pool != nil {
+				pool.heard(e.Type)
 			}
 		}
 		r.tell(e)

@@ -19,10 +19,15 @@ var ErrExpired = errors.New("initiator: time of the move is over")
 
 // PoolOptions of NewPool.
 type PoolOptions struct {
-	Lanes   int           // DCIs; 0 means 128
-	PerPeer int           // of them for one peer's port; 0 means half
-	Depth   int           // work requests of a DCI under way; 0 means 16
-	Linger  time.Duration // the longest that a packet lives in the network; 0 means 100 ms
+	Lanes   int // DCIs; 0 means 128
+	PerPeer int // of them for one peer's port; 0 means half
+	// PerOwner is how many of them one owner has, whatever ports it names; 0 means half.
+	PerOwner int
+	Depth    int           // work requests of a DCI under way; 0 means 16
+	Linger   time.Duration // the longest that a packet lives in the network; 0 means 100 ms
+	// Lost is told, and must not wait, when an adapter does not give a DCI back, or makes none in its place; nil:
+	// nobody.
+	Lost func(error)
 }
 
 // Defaults of PoolOptions.
@@ -33,6 +38,13 @@ const (
 	poolRetries   = 7 // DC is on adapters only for which it is a number
 	poolLinger    = 100 * time.Millisecond
 	poolPSNLength = 24
+
+	// lateWait bounds the silence about a reset or a destruction, which take an adapter microseconds.
+	lateWait = 2 * time.Second
+	// firstRenewal and lastRenewal are the shortest and the longest wait before a DCI that could not be made anew is
+	// tried again: what keeps a firmware from it may pass, and a call of it takes a millisecond.
+	firstRenewal = time.Second
+	lastRenewal  = time.Minute
 )
 
 // Window is a range of a peer's addresses that was granted.
@@ -51,10 +63,12 @@ func (t DCTarget) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "target{dct %d}",
 // DCMove is a Move by dynamic connections, which has no immediate.
 type DCMove struct {
 	Move
+	Owner  string // whose it is
 	Target DCTarget
 	Window Window // that Remote and its bytes lie in
-	// Nothing is posted after Stop. At Expire the DCI is reset; when that takes a millisecond, nothing of the move reaches
-	// the peer later than Linger and that after it.
+	// Nothing is decided to be posted after Stop; what was decided before may reach the adapter later, if the machine
+	// is slow, but never after the move has returned. At Expire the DCI is reset; when that takes a millisecond,
+	// nothing of the move reaches the peer later than Linger and that after it.
 	Stop, Expire time.Time
 }
 
@@ -69,8 +83,11 @@ type Pool struct {
 	o       PoolOptions
 	cq      *native.CQ
 	scratch local
-	dcis    []*native.DCI
 	ports   ports
+	// linger calls f when no packet that has left before can be in the network any more, which takes so long.
+	linger  func(long time.Duration, f func())
+	renewal time.Duration // firstRenewal
+	lateIn  time.Duration // lateWait
 	polled  chan struct{} // closed when the poller has ended; nil: none was started
 	resets  runs          // goroutines in calls of the driver
 
@@ -78,6 +95,7 @@ type Pool struct {
 	batchOf [pollBatch]native.Completion // guarded by polling
 
 	mu     sync.Mutex
+	dcis   []*native.DCI // by lane. That of a lane that is in use does not change; nil: there is none
 	core   *lane.Core
 	moves  map[uint64]*poolMove
 	next   uint64
@@ -97,6 +115,7 @@ type poolMove struct {
 func (r *Rail) NewPool(o PoolOptions) (*Pool, error) {
 	o.Lanes = cmp.Or(o.Lanes, defaultLanes)
 	o.PerPeer = cmp.Or(o.PerPeer, max(1, o.Lanes/2))
+	o.PerOwner = cmp.Or(o.PerOwner, max(1, o.Lanes/2))
 	o.Depth = cmp.Or(o.Depth, poolDepth)
 	o.Linger = cmp.Or(o.Linger, poolLinger)
 	if err := r.opts.Library.DC(); err != nil {
@@ -113,14 +132,16 @@ func (r *Rail) NewPool(o PoolOptions) (*Pool, error) {
 	r.making.Add(1)
 	r.mu.Unlock()
 	defer r.making.Done()
-	p := &Pool{rail: r, o: o, moves: map[uint64]*poolMove{}}
+	p := &Pool{rail: r, o: o, moves: map[uint64]*poolMove{}, renewal: firstRenewal, lateIn: lateWait}
+	p.linger = func(long time.Duration, f func()) { time.AfterFunc(long, f) }
 	credits := o.Lanes * o.Depth
 	if most := r.dev.Info().MaxCQDepth; most > 0 {
 		credits = min(credits, most)
 	}
 	batch := max(1, min(poolBatch, o.Depth, credits))
 	p.core = lane.New(lane.Config{
-		Lanes: o.Lanes, PerPeer: o.PerPeer, Depth: o.Depth, Batch: batch, Piece: r.piece, Credits: credits,
+		Lanes: o.Lanes, PerPeer: o.PerPeer, PerOwner: o.PerOwner, Depth: o.Depth, Batch: batch, Piece: r.piece,
+		Credits: credits,
 	})
 	err := p.open(credits)
 	if err == nil {
@@ -162,17 +183,46 @@ func (p *Pool) open(credits int) error {
 	if p.cq, err = r.dev.NewCQ(credits); err != nil {
 		return fmt.Errorf("initiator: completion queue of %d on %s: %w", credits, r.name, err)
 	}
-	for range p.o.Lanes {
-		dci, err := r.pd.NewDCI(p.cq, native.PairOptions{Depth: p.o.Depth})
-		if err != nil {
-			return fmt.Errorf("initiator: dci on %s: %w", r.name, err)
-		}
-		p.dcis = append(p.dcis, dci)
-		if err := p.connect(dci); err != nil {
-			return fmt.Errorf("initiator: connect a dci on %s: %w", r.name, err)
+	p.dcis = make([]*native.DCI, p.o.Lanes)
+	for at := range p.dcis {
+		if err := p.renew(at); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// renew makes a lane's DCI, in place of one that may be there and that the adapter owes nothing.
+func (p *Pool) renew(at int) error {
+	if old := p.dci(at); old != nil {
+		if err := p.rail.ended("dci", old.Close()); err != nil {
+			return err
+		}
+	}
+	dci, err := p.rail.pd.NewDCI(p.cq, native.PairOptions{Depth: p.o.Depth})
+	p.mu.Lock()
+	p.dcis[at] = dci // whatever becomes of it: destroy closes it
+	p.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("initiator: dci on %s: %w", p.rail.name, err)
+	}
+	if err := p.connect(dci); err != nil {
+		return fmt.Errorf("initiator: connect a dci on %s: %w", p.rail.name, err)
+	}
+	return nil
+}
+
+func (p *Pool) dci(at int) *native.DCI {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dcis[at]
+}
+
+// Serves tells whether moves find a DCI: the port is up, and not all of them are lost or are being waited for.
+func (p *Pool) Serves() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.closed && p.core.Serves()
 }
 
 // connect takes a DCI that was reset to where it can post.
@@ -184,7 +234,7 @@ func (p *Pool) connect(dci *native.DCI) error {
 	now := p.rail.Rail()
 	path := native.Path{
 		Port: now.Port, PSN: psn & (1<<poolPSNLength - 1), Timeout: p.rail.opts.Timeout, Retries: poolRetries,
-		RNRRetries: poolRetries,
+		RNRRetries: defaultRNRRetries,
 	}
 	return dci.Connect(path, native.Peer{MTU: now.MTU, Reads: p.rail.reads})
 }
@@ -216,7 +266,8 @@ func (p *Pool) move(ctx context.Context, m *DCMove) error {
 	defer p.ports.give(port)
 	w := &poolMove{DCMove: *m, address: port.address, done: make(chan lane.Result, 1)}
 	t := lane.Transfer{
-		Peer: lane.Peer{GID: m.Target.Port.GID, LID: m.Target.Port.LID}, Read: m.Op == native.OpRead, Window: m.Window,
+		Owner: m.Owner,
+		Peer:  lane.Peer{GID: m.Target.Port.GID, LID: m.Target.Port.LID}, Read: m.Op == native.OpRead, Window: m.Window,
 		Remote: m.Remote,
 	}
 	bytes := int64(0)
@@ -228,7 +279,11 @@ func (p *Pool) move(ctx context.Context, m *DCMove) error {
 	if err != nil {
 		return err
 	}
-	return p.result(ctx, p.wait(ctx, w, id), m.Op, bytes)
+	r := p.wait(ctx, w, id)
+	if r == lane.Lost || r == lane.Expired {
+		p.ports.forget(port) // the peer may have moved
+	}
+	return p.result(ctx, r, m.Op, bytes)
 }
 
 func (p *Pool) submit(w *poolMove, t lane.Transfer) (uint64, error) {

@@ -12,12 +12,15 @@ import (
 // maxPorts bounds the addresses that are kept for peers without a move: each is memory of the kernel.
 const maxPorts = 4096
 
-// ports are the addresses of peers' ports. Making one may ask the network and wait, so they are kept.
+// ports are the addresses of peers' ports. Making one may ask the network and wait, so they are kept: until a move by
+// one is lost, since it holds the neighbour of that day, or until this port's table has changed, of which it holds an
+// entry.
 type ports struct {
 	pool *Pool
 
 	mu     sync.Mutex
 	known  map[native.PeerPort]*port
+	old    map[*port]struct{} // those that are forgotten, until nobody uses them and they are closed
 	closed bool
 }
 
@@ -40,7 +43,7 @@ func (s *ports) take(ctx context.Context, at native.PeerPort) (*port, error) {
 	if p == nil {
 		p = &port{at: at, ready: make(chan struct{}), users: 1} // the maker's
 		if s.known == nil {
-			s.known = map[native.PeerPort]*port{}
+			s.known, s.old = map[native.PeerPort]*port{}, map[*port]struct{}{}
 		}
 		s.known[at] = p
 		s.pool.resets.Go(func() { s.make(p) })
@@ -86,8 +89,8 @@ func (s *ports) give(p *port) {
 	if p.users > 0 {
 		return
 	}
-	if p.err != nil {
-		delete(s.known, p.at)
+	if p.err != nil || s.known[p.at] != p {
+		s.drop(p)
 		return
 	}
 	for at, old := range s.known {
@@ -98,6 +101,34 @@ func (s *ports) give(p *port) {
 			delete(s.known, at)
 		}
 	}
+}
+
+// forget lets the next who asks for the port have a new address. Those who use the old one go on with it.
+func (s *ports) forget(p *port) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(p)
+}
+
+// forgetAll does so with all ports.
+func (s *ports) forgetAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.known {
+		s.drop(p)
+	}
+}
+
+// drop forgets a port, and closes its address when nobody uses it. Called with mu held.
+func (s *ports) drop(p *port) {
+	if s.known[p.at] == p {
+		delete(s.known, p.at)
+	}
+	if p.users > 0 || p.err == nil && p.address.Close() != nil {
+		s.old[p] = struct{}{}
+		return
+	}
+	delete(s.old, p)
 }
 
 // shut lets no address be made or used any more; those that are being made are among the pool's resets.
@@ -113,7 +144,10 @@ func (s *ports) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
-	for at, p := range s.known {
+	for _, p := range s.known {
+		s.old[p] = struct{}{}
+	}
+	for p := range s.old {
 		if p.err != nil {
 			continue // there is none; those who waited for it are about to forget it
 		}
@@ -121,7 +155,8 @@ func (s *ports) close() error {
 			errs = append(errs, err)
 			continue
 		}
-		delete(s.known, at)
+		delete(s.known, p.at)
+		delete(s.old, p)
 	}
 	return errors.Join(errs...)
 }

@@ -60,6 +60,25 @@ func newPoolRig(t *testing.T, o rigOptions, p PoolOptions) *poolRig {
 	return g
 }
 
+// lingerByNetwork has the pool wait for the fake network itself: how long a packet of it lives depends on how busy the
+// machine is.
+func (g *poolRig) lingerByNetwork() {
+	want := g.pool.o.Linger
+	g.pool.linger = func(long time.Duration, f func()) {
+		if long != want {
+			g.t.Errorf("lingers for %v, want %v", long, want)
+		}
+		go func() {
+			tick := time.NewTicker(100 * time.Microsecond)
+			defer tick.Stop()
+			for g.nic.Busy() {
+				<-tick.C
+			}
+			f()
+		}()
+	}
+}
+
 // dc is a Move by dynamic connections, with time enough.
 func (g *poolRig) dc(m Move) DCMove {
 	now := time.Now()
@@ -70,7 +89,7 @@ func (g *poolRig) dc(m Move) DCMove {
 // TestPoolMoves: bytes of several segments go there and come back, by many goroutines and few DCIs, and in pieces.
 func TestPoolMoves(t *testing.T) {
 	g := newPoolRig(t, rigOptions{Options: Options{Piece: 3000}, arena: 1 << 20, remote: 1 << 20},
-		PoolOptions{Lanes: 3, PerPeer: 2, Depth: 5})
+		PoolOptions{Lanes: 3, PerPeer: 2, PerOwner: 2, Depth: 5})
 	var all sync.WaitGroup
 	for w := range 8 {
 		all.Go(func() {
@@ -93,7 +112,9 @@ func TestPoolMoves(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if st := g.rail.Stats(); st.Writes != 8*5*50_000 || st.Reads != st.Writes || st.Unexpected != 0 {
+	// 17 pieces of each segment at most, and a proof.
+	if st := g.rail.Stats(); st.Writes != 8*5*50_000 || st.Reads != st.Writes || st.Unexpected != 0 || st.WorkNow != 0 ||
+		st.Works < 8*5*2*(17+1) || st.Works > 8*5*2*(17+4+1) {
 		t.Errorf("%+v", st)
 	}
 }
@@ -140,6 +161,7 @@ func TestPoolRefused(t *testing.T) {
 func TestPoolEnds(t *testing.T) {
 	for _, expire := range []bool{true, false} {
 		g := newPoolRig(t, rigOptions{arena: 1 << 16, remote: 1 << 16}, PoolOptions{Lanes: 1})
+		g.lingerByNetwork()
 		// The proof never comes back.
 		silent := g.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtReadResponse, Do: fakeverbs.Fail, Times: fakeverbs.Always})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -314,7 +336,7 @@ func runPoolSchedule(t *testing.T, seed uint64) {
 			ReuseNumbers: rng.IntN(2) == 0,
 		},
 	}, PoolOptions{
-		Lanes: pick(1, 2, 6), PerPeer: pick(1, 6), Depth: pick(1, 2, 5, 64),
+		Lanes: pick(1, 2, 6), PerPeer: pick(1, 6), PerOwner: 6, Depth: pick(1, 2, 5, 64),
 		Linger: 20 * time.Millisecond, // the fake network is threads, which a busy machine holds up for longer than 1 ms
 	})
 	s := &poolSchedule{poolRig: g, t: t}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-store/penstock/internal/fabric/dc/lane"
+	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/native"
 )
 
@@ -58,7 +60,7 @@ func (p *Pool) carry(list []task) {
 		case lane.Retire:
 			p.resets.Go(func() { p.retire(t.Lane) })
 		case lane.Linger:
-			time.AfterFunc(p.o.Linger, func() {
+			p.linger(p.o.Linger, func() {
 				p.input(func(c *lane.Core) []lane.Action { return c.Lingered(t.Transfer) })
 			})
 		case lane.Finish:
@@ -85,29 +87,89 @@ func (p *Pool) post(t *task) bool {
 		works[i] = n
 	}
 	to := native.Destination{Address: m.address, DCT: m.Target.DCT, Key: m.Target.Key}
-	n, err := p.dcis[t.Lane].Post(to, works)
+	n, err := p.dci(t.Lane).Post(to, works)
 	return err == nil && n == len(works)
 }
 
 // reset takes a DCI from the adapter, and makes it usable again.
 func (p *Pool) reset(at int) {
+	returned := p.calling(at)
 	p.rail.settlers <- struct{}{}
-	dci := p.dcis[at]
+	dci := p.dci(at)
 	// Flushing first lets the adapter end in its own order. Whether it did does not matter: the reset is the proof.
 	_ = dci.Fail()
 	fenced := dci.Reset() == nil
 	usable := fenced && p.connect(dci) == nil
 	<-p.rail.settlers
+	returned()
 	p.sweep()
 	p.input(func(c *lane.Core) []lane.Action { return c.ResetDone(at, fenced, usable) })
 }
 
+// retire destroys a DCI, and makes another, now or later.
 func (p *Pool) retire(at int) {
+	returned := p.calling(at)
 	p.rail.settlers <- struct{}{}
-	destroyed := p.dcis[at].Close() == nil
+	err := p.dci(at).Close()
+	destroyed := err == nil
+	usable := false
+	if destroyed && p.usable() {
+		err = p.renew(at)
+		usable = err == nil
+	}
 	<-p.rail.settlers
+	returned()
 	p.sweep()
-	p.input(func(c *lane.Core) []lane.Action { return c.RetireDone(at, destroyed) })
+	p.input(func(c *lane.Core) []lane.Action { return c.RetireDone(at, destroyed, usable) })
+	switch {
+	case !destroyed:
+		p.lose(fmt.Errorf("%w: %s: %w", ErrStuck, p.rail.name, err))
+	case err != nil:
+		p.lose(err)
+		p.renewIn(at, p.renewal)
+	}
+}
+
+// renewIn makes a lane's DCI in a while, which is longer each time that the adapter refuses.
+func (p *Pool) renewIn(at int, wait time.Duration) {
+	time.AfterFunc(wait, func() {
+		p.resets.Go(func() {
+			if !p.usable() {
+				return // and nobody waits for this goroutine any more
+			}
+			p.rail.settlers <- struct{}{}
+			err := p.renew(at)
+			<-p.rail.settlers
+			if err != nil {
+				p.renewIn(at, min(2*wait, lastRenewal))
+				return
+			}
+			p.input(func(c *lane.Core) []lane.Action { return c.Made(at) })
+		})
+	})
+}
+
+// usable tells whether the pool will make anything any more.
+func (p *Pool) usable() bool {
+	p.mu.Lock()
+	closed := p.closed
+	p.mu.Unlock()
+	return !closed && p.rail.usable()
+}
+
+// calling notes a call of the driver for a lane, which is to be told when it has returned.
+func (p *Pool) calling(at int) (returned func()) {
+	late := time.AfterFunc(p.lateIn, func() {
+		p.input(func(c *lane.Core) []lane.Action { return c.Late(at) })
+		p.lose(fmt.Errorf("%w: %s: a dci within %v", ErrStuck, p.rail.name, p.lateIn))
+	})
+	return func() { late.Stop() }
+}
+
+func (p *Pool) lose(err error) {
+	if p.o.Lost != nil {
+		p.o.Lost(err)
+	}
 }
 
 // poll takes completions until the queue is closed.
@@ -190,19 +252,48 @@ func (p *Pool) sweep() {
 func (p *Pool) down() { p.input((*lane.Core).PortDown) }
 
 func (p *Pool) up() {
-	p.rail.mu.Lock()
-	usable := !p.rail.broken && !p.rail.closed
-	p.rail.mu.Unlock()
-	if usable {
-		p.input((*lane.Core).PortUp)
+	if !p.rail.usable() {
+		return
+	}
+	p.input((*lane.Core).PortUp)
+	if !p.rail.usable() { // since: what took the pool down may have come before
+		p.down()
 	}
 }
 
 func (p *Pool) lost(number uint32) {
-	for at, dci := range p.dcis {
-		if dci.Number() == number {
-			p.input(func(c *lane.Core) []lane.Action { return c.Failed(at) })
-		}
+	at := p.numbered(number)
+	if at >= 0 {
+		p.input(func(c *lane.Core) []lane.Action { return c.Failed(at) })
+	}
+}
+
+// numbered is the lane of a DCI, or -1.
+func (p *Pool) numbered(number uint32) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.IndexFunc(p.dcis, func(d *native.DCI) bool { return d != nil && d.Number() == number })
+}
+
+// heard tells the pool of an event of its port; one that is down is among all that fail.
+func (p *Pool) heard(e native.EventType) {
+	switch e {
+	case native.EventPortUp:
+		p.up()
+	case native.EventGIDs:
+		p.ports.forgetAll()
+	}
+}
+
+// seen tells the pool how its port was found, also when an event of it was lost.
+func (p *Pool) seen(was, now rail.Rail) {
+	if was.GID != now.GID || was.GIDIndex != now.GIDIndex {
+		p.ports.forgetAll()
+	}
+	if now.Up {
+		p.up()
+	} else {
+		p.down()
 	}
 }
 
@@ -232,7 +323,7 @@ func (p *Pool) close() error {
 	if err := p.returned(limit); err != nil {
 		return err
 	}
-	if n := p.stuck(); n > 0 {
+	if n := p.counts().Stuck; n > 0 {
 		return fmt.Errorf("%w: %s: %d of its DCIs", ErrStuck, p.rail.name, n)
 	}
 	select {
@@ -246,6 +337,7 @@ func (p *Pool) close() error {
 	if err := p.destroy(); err != nil {
 		return err
 	}
+	p.rail.works.Add(p.counts().Works)
 	p.rail.pool.Store(nil)
 	return nil
 }
@@ -266,16 +358,19 @@ func (p *Pool) stuckLane(at int) bool {
 	return p.core.Stuck(at)
 }
 
-// stuck counts the DCIs that could be neither reset nor destroyed.
-func (p *Pool) stuck() int64 {
+// counts reads the core's counters.
+func (p *Pool) counts() lane.Counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return int64(p.core.Counts().Stuck)
+	return p.core.Counts()
 }
 
 // destroy closes what open opened, in the reverse order.
 func (p *Pool) destroy() error {
 	for _, dci := range p.dcis {
+		if dci == nil {
+			continue
+		}
 		if err := p.rail.ended("dci", dci.Close()); err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/penstock-store/penstock/internal/fabric/dc/lane"
 	"github.com/penstock-store/penstock/internal/fabric/verbs/reach"
 	"github.com/penstock-store/penstock/internal/rail"
 	"github.com/penstock-store/penstock/native"
@@ -195,16 +196,36 @@ func (r *Rail) Rail() rail.Rail {
 // Refresh asks for the port's state as it is now. New paths use what it found. Errors: native.ErrVerbs, ErrClosed.
 func (r *Rail) Refresh() (rail.Rail, error) {
 	now, err := rail.Refresh(r.dev, r.Rail())
+	was, err := r.learn(now, err)
+	if err != nil {
+		return was, err
+	}
+	if pool := r.pool.Load(); pool != nil {
+		pool.seen(was, now)
+	}
+	return now, nil
+}
+
+// learn takes what a refresh has found, and returns what was known before.
+func (r *Rail) learn(now rail.Rail, err error) (rail.Rail, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	was := r.now
 	switch {
 	case r.closed:
-		return r.now, ErrClosed
+		return was, ErrClosed
 	case err != nil:
-		return r.now, fmt.Errorf("initiator: refresh %s: %w", r.name, err)
+		return was, fmt.Errorf("initiator: refresh %s: %w", r.name, err)
 	}
 	r.now = now
-	return now, nil
+	return was, nil
+}
+
+// usable tells whether anything is made on the rail any more.
+func (r *Rail) usable() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.broken && !r.closed
 }
 
 // From is where in the port's table of GIDs a queue pair to a peer's GID begins; the whole table is read only where the
@@ -227,13 +248,13 @@ func (r *Rail) From(peer [16]byte) (Source, error) {
 
 // Stats reads the counters.
 func (r *Rail) Stats() Stats {
-	stuck := r.stuck.Load()
+	var pooled lane.Counts
 	if pool := r.pool.Load(); pool != nil {
-		stuck += pool.stuck()
+		pooled = pool.counts()
 	}
 	return Stats{
-		Paths: r.paths.Load(), Stuck: stuck, WorkNow: r.credits.now(),
-		Writes: r.writes.Load(), Reads: r.readBytes.Load(), Works: r.works.Load(),
+		Paths: r.paths.Load(), Stuck: r.stuck.Load() + int64(pooled.Stuck), WorkNow: r.credits.now() + int64(pooled.Work),
+		Writes: r.writes.Load(), Reads: r.readBytes.Load(), Works: r.works.Load() + pooled.Works,
 		Denied: r.denied.Load(), Lost: r.lost.Load(), Local: r.localErrors.Load(),
 		Unexpected: r.unexpected.Load(),
 	}

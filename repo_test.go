@@ -52,7 +52,8 @@ var allowed = map[string][]string{
 	"internal/fabric/dc/lane": {},
 	"internal/fabric/verbs/initiator": {"internal/fabric/dc/lane",
 		"internal/fabric/verbs/reach", "internal/rail", "native"},
-	"internal/fabric/verbs/rails": {"internal/fabric/verbs/initiator", "internal/frame", "internal/rail", "native"},
+	"internal/fabric/verbs/rails": {"internal/fabric/verbs/initiator", "internal/fabric/verbs/reach", "internal/frame",
+		"internal/rail", "native"},
 	"internal/fabric/verbs/reach": {"internal/rail", "native"},
 	"internal/fabric/verbs": {"internal/fabric", "internal/fabric/dataconn", "internal/fabric/verbs/initiator",
 		"internal/fabric/verbs/rails", "internal/fabric/verbs/reach",
@@ -349,7 +350,7 @@ var requestCode = []string{"internal/gateway/", "internal/store/", "internal/sin
 // noRequest are messages about no request in these packages.
 var noRequest = []string{"data connection refused", "data connection not accepted", "rdma port is no rail",
 	"rdma rail is left out", "rdma rail is up", "rdma rail is down", "rdma rail does not work",
-	"rdma queue pair is not given back"}
+	"rdma queue pair is not given back", "rdma dci does not serve"}
 
 // TestLogLinesNameTheirRequest: each line has the id as an attribute, or the context that carries it.
 func TestLogLinesNameTheirRequest(t *testing.T) {

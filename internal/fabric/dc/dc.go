@@ -9,11 +9,17 @@
 //  1. A token's GID is one that Options.Permits for the request's HTTP peer: a signed user cannot aim the server at
 //     somebody else's memory. A token without a GID cannot be compared, and is refused where zeros are not permitted.
 //  2. Nothing outside the first Grant.Bytes of the window is posted, and nothing after Stop; what is under way Margin
-//     before the deadline costs its DCI a reset. So nothing touches the client's memory after the deadline, as long as
-//     a reset takes less than Margin with the time that a packet lives.
-//  3. Close returns when no operation is under way. Where an adapter resets no queue pair it returns ErrLingering, and
-//     the request must not be answered.
+//     before the deadline costs its DCI a reset. After an operation that went well nothing of it is in the network: a
+//     READ came back from behind it. After one that failed a packet may be, which left before the reset, and nothing
+//     calls it back: what protects the client's memory then is Linger (initiator), 100 ms, for which the operation
+//     waits, and the client's own wait: 10 s, or until it has registered anew. A network that holds a packet up for
+//     longer than Linger, by pause frames say, delivers it after the answer.
+//  3. A Remote's Close returns when no operation is under way. Where an adapter resets no queue pair it returns
+//     ErrLingering, and the request must not be answered.
 //  4. Too many refusals by a client's adapter suspend the stranger for a while: they cost a DCI each.
+//  5. When RevokePrincipal or Close has returned, the transfers that it ends have no operation under way; but for those
+//     of an adapter that has reset no queue pair for so long, whose own Close says ErrLingering. None opens after
+//     Close.
 //
 // Lock order: Fabric.mu and remote.mu are never held together, nor over a Move.
 //
@@ -46,11 +52,11 @@ const (
 	// Margin is what a reset and the life of a packet may take at the end of a transfer.
 	Margin = 500 * time.Millisecond
 
-	// stuckWait is how long after the deadline an adapter that does not reset is waited for.
+	// stuckWait is how long after the deadline, or a revocation, an adapter that does not reset is waited for.
 	stuckWait = 2 * time.Second
 
-	// A stranger with maxRefusals in refusalSpan is suspended for suspension: one wrong token is a mistake, and a DCI is
-	// out for milliseconds each time.
+	// A stranger with maxRefusals in refusalSpan is suspended for suspension: one wrong token is a mistake, and a DCI
+	// is out for milliseconds each time.
 	maxRefusals = 3
 	refusalSpan = time.Minute
 	suspension  = 30 * time.Second
@@ -65,9 +71,11 @@ type Mover interface {
 
 // Rail is one with a pool.
 type Rail struct {
-	Name  string
-	Up    func() bool
-	Reach func(gid [16]byte) bool // tells whether the rail has an address of the GID's kind; LIDs reach from InfiniBand
+	Name string
+	Up   func() bool
+	// Reach tells whether the rail has an address of the GID's kind, and for a link-local one is on its link: local is
+	// where the client's HTTP connection came in. LIDs reach from InfiniBand.
+	Reach func(gid [16]byte, local netip.Addr) bool
 	Pool  Mover
 }
 
@@ -81,11 +89,13 @@ type Options struct {
 // Fabric takes tokens of kind DC.
 type Fabric struct {
 	o    Options
-	next int // rail; guarded by mu
 	stat fabric.Counters
 
 	mu        sync.Mutex
+	next      int // rail
 	strangers map[stranger]*record
+	closed    bool
+	open      map[*remote]struct{} // until they are closed and nothing of them is under way
 }
 
 type stranger struct {
@@ -103,11 +113,14 @@ type record struct {
 var (
 	_ fabric.Fabric        = (*Fabric)(nil)
 	_ fabric.Taker         = (*Fabric)(nil)
+	_ fabric.Revoker       = (*Fabric)(nil)
 	_ fabric.StatsReporter = (*Fabric)(nil)
 )
 
 // New makes the fabric; the rails stay their owner's.
-func New(o Options) *Fabric { return &Fabric{o: o, strangers: map[stranger]*record{}} }
+func New(o Options) *Fabric {
+	return &Fabric{o: o, strangers: map[stranger]*record{}, open: map[*remote]struct{}{}}
+}
 
 // Name is "dc".
 func (f *Fabric) Name() string { return Name }
@@ -131,11 +144,67 @@ func (f *Fabric) Rails() []fabric.Rail {
 // Stats reads the counters.
 func (f *Fabric) Stats() fabric.Stats { return f.stat.Read(Name) }
 
-// Close does nothing: the rails end what is under way.
-func (f *Fabric) Close() error { return nil }
+// Close opens no window any more, and ends the transfers that run. It may be called again. Errors: ErrLingering, when
+// an adapter has something of one under way all the same.
+func (f *Fabric) Close() error {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	if n := f.end(fabric.ErrShutdown, func(*remote) bool { return true }); n > 0 {
+		return fmt.Errorf("dc: %d transfers: %w", n, fabric.ErrLingering)
+	}
+	return nil
+}
 
-// Open opens the window of a token. Errors: ErrNoFabric, when no rail reaches it or the principal is suspended;
-// ErrTooLarge; ErrNotGranted, when its GID is not the client's; ErrFenced, when the deadline is too near.
+// RevokePrincipal ends the transfers of a principal.
+func (f *Fabric) RevokePrincipal(principal string) {
+	f.end(fabric.ErrRevoked, func(r *remote) bool { return r.grant.Principal == principal })
+}
+
+// end cuts transfers, and waits for what of them is under way, up to stuckWait. It returns how many have some then.
+func (f *Fabric) end(cause error, match func(*remote) bool) (left int) {
+	var list []*remote
+	f.mu.Lock()
+	for r := range f.open {
+		if match(r) {
+			list = append(list, r)
+		}
+	}
+	f.mu.Unlock()
+	for _, r := range list {
+		r.end(cause)
+	}
+	over := time.Now().Add(stuckWait)
+	for _, r := range list {
+		r.mu.Lock()
+		if !r.await(over) {
+			left++
+		}
+		r.mu.Unlock()
+	}
+	return left
+}
+
+// enter counts a window in. False: the fabric is closed.
+func (f *Fabric) enter(r *remote) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return false
+	}
+	f.open[r] = struct{}{}
+	return true
+}
+
+func (f *Fabric) leave(r *remote) {
+	r.cut(nil)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.open, r)
+}
+
+// Open opens the window of a token. Errors: ErrNoFabric, when no rail reaches it, the principal is suspended or the
+// fabric closed; ErrTooLarge; ErrNotGranted, when its GID is not the client's.
 func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fabric.Remote, error) {
 	switch {
 	case d.Kind != token.DC:
@@ -149,24 +218,29 @@ func (f *Fabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fa
 	if f.suspended(who) {
 		return nil, fmt.Errorf("%w: too many refusals by the client's adapter", fabric.ErrNoFabric)
 	}
-	rail := f.choose(d)
+	rail := f.choose(d, g.Local)
 	if rail == nil {
 		return nil, fmt.Errorf("%w: no rail reaches the client", fabric.ErrNoFabric)
 	}
-	f.stat.Open.Add(1)
 	r := &remote{fabric: f, rail: rail, token: d, grant: g, who: who}
 	r.idle = sync.NewCond(&r.mu)
+	r.life, r.cut = context.WithCancelCause(context.Background())
+	if !f.enter(r) {
+		r.cut(nil)
+		return nil, fmt.Errorf("%w: %w", fabric.ErrNoFabric, fabric.ErrShutdown)
+	}
+	f.stat.Open.Add(1)
 	return r, nil
 }
 
 // choose takes the rails that are up and reach the token's port in turns.
-func (f *Fabric) choose(d token.Descriptor) *Rail {
+func (f *Fabric) choose(d token.Descriptor, local netip.Addr) *Rail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for range f.o.Rails {
 		r := &f.o.Rails[f.next%len(f.o.Rails)]
 		f.next++
-		if r.Up() && r.Reach(d.GID) {
+		if r.Up() && r.Reach(d.GID, local) {
 			return r
 		}
 	}
@@ -227,12 +301,39 @@ type remote struct {
 	token  token.Descriptor
 	grant  fabric.Grant
 	who    stranger
+	life   context.Context // ends with what cuts the transfer off, or Close
+	cut    context.CancelCauseFunc
 
 	mu      sync.Mutex
 	idle    *sync.Cond // ops is 0
 	ops     int
 	closed  bool
 	failure error // the first
+}
+
+// end cuts the transfer off: nothing of it begins any more, and what is under way is given up.
+func (r *remote) end(cause error) {
+	r.mu.Lock()
+	if !r.closed && r.failure == nil {
+		r.failure = fmt.Errorf("%w: %w", fabric.ErrFenced, cause)
+		r.fabric.stat.Fenced.Add(1)
+	}
+	r.mu.Unlock()
+	r.cut(cause)
+}
+
+// await waits until nothing is under way; false: something is, after that time. Called with mu held.
+func (r *remote) await(over time.Time) bool {
+	timer := time.AfterFunc(time.Until(over), func() {
+		r.mu.Lock()
+		r.idle.Broadcast()
+		r.mu.Unlock()
+	})
+	defer timer.Stop()
+	for r.ops > 0 && time.Now().Before(over) {
+		r.idle.Wait()
+	}
+	return r.ops == 0
 }
 
 // Size is the part of the window that the request may touch.
@@ -252,6 +353,7 @@ func (r *remote) operate(ctx context.Context, d fabric.Direction, off int64, buf
 	n := int64(0)
 	m := initiator.DCMove{
 		Move:   initiator.Move{Op: native.OpWrite, RKey: r.token.RKey},
+		Owner:  r.grant.Principal,
 		Window: initiator.Window{Addr: r.token.Addr, Size: uint64(r.grant.Bytes)},
 		Target: initiator.DCTarget{
 			Port: native.PeerPort{GID: r.token.GID, HasGID: r.token.HasGID, LID: r.token.LID},
@@ -282,6 +384,9 @@ func (r *remote) operate(ctx context.Context, d fabric.Direction, off int64, buf
 	if err := r.enter(); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(r.life, func() { cancel(context.Cause(r.life)) })()
 	return r.leave(r.rail.Pool.Move(ctx, m))
 }
 
@@ -305,6 +410,8 @@ func (r *remote) enter() error {
 func (r *remote) leave(err error) error {
 	switch {
 	case err == nil:
+	case context.Cause(r.life) != nil:
+		err = fmt.Errorf("%w: %w: %w", fabric.ErrFenced, context.Cause(r.life), err)
 	case errors.Is(err, initiator.ErrExpired):
 		err = fmt.Errorf("%w: %w: %w", fabric.ErrFenced, fabric.ErrOverdue, err)
 	case errors.Is(err, initiator.ErrDenied):
@@ -314,12 +421,16 @@ func (r *remote) leave(err error) error {
 		err = fmt.Errorf("%w: %w", fabric.ErrTransfer, err)
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.ops--; r.ops == 0 {
 		r.idle.Broadcast()
 	}
 	if err != nil && r.failure == nil {
 		r.failure = err
+	}
+	over := r.closed && r.ops == 0
+	r.mu.Unlock()
+	if over { // its Close did not wait for that
+		r.fabric.leave(r)
 	}
 	return err
 }
@@ -333,17 +444,8 @@ func (r *remote) Close() error {
 		return fmt.Errorf("%w: window is closed", fabric.ErrTransfer)
 	}
 	r.closed = true
-	over := r.grant.Deadline.Add(stuckWait)
-	timer := time.AfterFunc(time.Until(over), func() {
-		r.mu.Lock()
-		r.idle.Broadcast()
-		r.mu.Unlock()
-	})
-	defer timer.Stop()
-	for r.ops > 0 && time.Now().Before(over) {
-		r.idle.Wait()
-	}
-	if r.ops > 0 {
+	idle := r.await(r.grant.Deadline.Add(stuckWait))
+	if !idle {
 		r.failure = fmt.Errorf("%w: %w: the adapter resets no queue pair", fabric.ErrLingering, fabric.ErrFenced)
 	}
 	if r.failure == nil && !time.Now().Before(r.grant.Deadline) {
@@ -351,6 +453,9 @@ func (r *remote) Close() error {
 	}
 	err := r.failure
 	r.mu.Unlock()
+	if idle {
+		r.fabric.leave(r)
+	}
 	c := &r.fabric.stat
 	c.Open.Add(-1)
 	switch {

@@ -67,7 +67,7 @@ func newBed(t *testing.T, rails int) *bed {
 		p := &pool{}
 		b.pools = append(b.pools, p)
 		o.Rails = append(o.Rails, Rail{Name: string(rune('a' + i)), Up: func() bool { return b.up[i] },
-			Reach: func(gid [16]byte) bool { return netip.AddrFrom16(gid).Is4In6() }, Pool: p})
+			Reach: func(gid [16]byte, _ netip.Addr) bool { return netip.AddrFrom16(gid).Is4In6() }, Pool: p})
 	}
 	b.fabric = New(o)
 	a, err := arena.New(arena.Options{Shares: []arena.ShareOption{{Name: "fabric", Buffers: 1,
@@ -141,7 +141,7 @@ func TestMoves(t *testing.T) {
 		m := moves[len(moves)-1]
 		if m.Op != op || m.Remote != 0x7f7c80000064 || m.RKey != 7 || len(m.Local) != 2 || len(m.Local[1]) != 300 ||
 			m.Window != (initiator.Window{Addr: 0x7f7c80000000, Size: 600}) || m.Target.Key != key ||
-			m.Target.DCT != 0x7a03 || m.Target.Port != (native.PeerPort{GID: gid, HasGID: true}) {
+			m.Target.DCT != 0x7a03 || m.Owner != "alice" || m.Target.Port != (native.PeerPort{GID: gid, HasGID: true}) {
 			t.Errorf("asked for %+v to %+v", m, m.Target.Port)
 		}
 		if m.Expire.Sub(m.Stop) != Stop-Margin || m.Expire.Sub(before) > 8*time.Second-Margin {

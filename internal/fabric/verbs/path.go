@@ -84,7 +84,7 @@ func (s *session) request(h frame.Header) error {
 	switch {
 	case p.rail == nil:
 		return s.refuse(h.ID, frame.StatusRail)
-	case !s.fabric.rule.Permits(body.GID, s.peer):
+	case !s.fabric.rule.Permits(body.GID, s.peer), !p.rail.Links(body.GID, s.local):
 		return s.refuse(h.ID, frame.StatusGID)
 	case !s.keep(p):
 		return s.refuse(h.ID, frame.StatusLimit)

@@ -25,6 +25,7 @@ type session struct {
 	fabric  *Fabric
 	net     *net.TCPConn
 	peer    netip.Addr
+	local   netip.Addr      // where its connection came in
 	core    *fabric.Session // set by Admit
 	regions dataconn.Regions
 	replies chan reply
@@ -69,6 +70,9 @@ func newSession(f *Fabric, nc *net.TCPConn) *session {
 	}
 	if at, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		s.peer = at.AddrPort().Addr()
+	}
+	if at, ok := nc.LocalAddr().(*net.TCPAddr); ok {
+		s.local = at.AddrPort().Addr()
 	}
 	return s
 }

@@ -50,6 +50,23 @@ type Link struct {
 // and then for the adapter, and the kernel, which may resolve an address. Errors: those of Toward and Use.Join;
 // ErrGivenUp; initiator.ErrLimit, ErrLost, ErrLocal, ErrClosed; native.ErrVerbs.
 func (set *Set) Link(o LinkOptions, stop <-chan struct{}) (*Link, error) {
+	if err := set.enter(); err != nil {
+		return nil, err
+	}
+	l, err := set.link(o, stop)
+	if err != nil {
+		set.links.Done()
+		return nil, err
+	}
+	go func() {
+		defer set.links.Done()
+		l.live()
+	}()
+	return l, nil
+}
+
+// link connects a link that is counted in.
+func (set *Set) link(o LinkOptions, stop <-chan struct{}) (*Link, error) {
 	k, from, err := set.Toward(o.Peer.GID, o.Near)
 	if err != nil {
 		return nil, err
@@ -59,18 +76,7 @@ func (set *Set) Link(o LinkOptions, stop <-chan struct{}) (*Link, error) {
 		Rail: k, Owner: o.Owner, Session: o.Session, Far: End{o.Peer.GID, o.Peer.QPN},
 		Path: initiator.PathOptions{From: from, RNRRetries: o.RNRRetries}, Fail: l.Fail,
 	}
-	if err := set.enter(); err != nil {
-		return nil, err
-	}
-	if err := l.open(o.Peer, stop); err != nil {
-		set.links.Done()
-		return nil, err
-	}
-	go func() {
-		defer set.links.Done()
-		l.live()
-	}()
-	return l, nil
+	return l, l.open(o.Peer, stop)
 }
 
 // enter counts a link in, whose end is links.Done.

@@ -2,6 +2,7 @@ package rails
 
 import (
 	"errors"
+	"net/netip"
 
 	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
 )
@@ -20,11 +21,15 @@ type Pool struct {
 // Name is the rail's.
 func (p *Pool) Name() string { return p.rail.name }
 
-// Up tells whether the rail is.
-func (p *Pool) Up() bool { return p.rail.Up() }
+// Up tells whether the rail is, and the pool has queue pairs left.
+func (p *Pool) Up() bool { return p.rail.Up() && p.Serves() }
 
-// Reaches tells whether the rail has an address of the kind of a peer's GID.
-func (p *Pool) Reaches(gid [16]byte) bool {
+// Reaches tells whether the rail has an address of the kind of a peer's GID, and is on its link: local is where the
+// peer's HTTP connection came in.
+func (p *Pool) Reaches(gid [16]byte, local netip.Addr) bool {
+	if !p.rail.Links(gid, local) {
+		return false
+	}
 	_, err := p.rail.engine.From(gid)
 	return err == nil
 }
@@ -38,7 +43,9 @@ func (set *Set) Pools(o initiator.PoolOptions) ([]*Pool, error) {
 		if !ok {
 			continue
 		}
-		pool, err := engine.NewPool(o)
+		of := o
+		of.Lost = func(err error) { set.logger.Error("rdma dci does not serve", "rail", k.name, "error", err) }
+		pool, err := engine.NewPool(of)
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -47,7 +47,7 @@ func TestNearRail(t *testing.T) {
 		want int
 	}{
 		{"10.0.0.1", 0}, {"10.0.0.2", 1}, {"10.0.0.3", -1}, {"127.0.0.1", -1},
-		{"fe80::7", 2}, {"fe80::7%eth2", 2}, {"fe80::7%eth1", -1},
+		{"fe80::7", 2}, {"fe80::7%eth2", 2}, {"fe80::7%eth1", 1}, {"fe80::9%eth2", 2}, {"fe80::7%eth9", -1},
 	} {
 		got := set.Near(netip.MustParseAddr(c.at))
 		if c.want < 0 && got != nil || c.want >= 0 && got != set.list[max(c.want, 0)] {

@@ -197,14 +197,22 @@ func (set *Set) Owns(gid [16]byte) bool {
 	return slices.ContainsFunc(set.list, func(k *Rail) bool { return k.info.GID == gid })
 }
 
-// Near is the rail of an address, or nil. It takes no lock.
+// Near is the rail of an address of this node, or, of a link-local one, that of its link; nil: there is none. It takes
+// no lock.
 func (set *Set) Near(at netip.Addr) *Rail {
 	if !at.IsValid() {
 		return nil
 	}
 	for _, k := range set.list {
-		if own := *k.at.Load(); own == at || at.Zone() == "" && own.WithZone("") == at {
+		if own := k.place.Load().at; own == at || at.Zone() == "" && own.WithZone("") == at {
 			return k
+		}
+	}
+	if zone := at.Zone(); zone != "" {
+		for _, k := range set.list {
+			if k.place.Load().device == zone {
+				return k
+			}
 		}
 	}
 	return nil

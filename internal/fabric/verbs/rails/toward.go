@@ -3,9 +3,11 @@ package rails
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/reach"
 )
 
 // Compare orders rails for a transfer: first by the bytes that they have to carry, then near, the one that the client's
@@ -26,13 +28,30 @@ func Compare(a, b, near *Rail) int {
 	return cmp.Compare(last(a.beside(near)), last(b.beside(near)))
 }
 
+// Links tells whether a peer's GID means the same machine by this rail as to the connection that came in at the address
+// local: each link has machines of its own at its link-local addresses, which lead to the peer by the near rail only,
+// or are the rail's own. It takes no lock.
+func (k *Rail) Links(peer [16]byte, local netip.Addr) bool {
+	return k.links(peer, k.set.Near(local.Unmap()))
+}
+
+func (k *Rail) links(peer [16]byte, near *Rail) bool {
+	own := k.place.Load().at
+	return k == near || !own.IsValid() || !reach.LinkLocal(peer) || own.WithZone("").As16() == peer
+}
+
 // Toward is the rail for a queue pair to a peer's GID, and where in its port's table that begins: the best one of those
-// that are up and reach it. Errors: ErrDown, when none is up; initiator.ErrUnreached; native.ErrVerbs.
+// that are up and reach it; near is the rail that the peer's HTTP connection uses, or nil. Errors: ErrDown, when none
+// is up; initiator.ErrUnreached; native.ErrVerbs.
 func (set *Set) Toward(peer [16]byte, near *Rail) (*Rail, initiator.Source, error) {
 	up := slices.DeleteFunc(slices.Clone(set.list), func(k *Rail) bool { return !k.Up() })
 	slices.SortStableFunc(up, func(a, b *Rail) int { return Compare(a, b, near) })
 	err := fmt.Errorf("%w: all of them", ErrDown)
 	for _, k := range up {
+		if !k.links(peer, near) {
+			err = fmt.Errorf("%w: %s is on another link", initiator.ErrUnreached, k.name)
+			continue
+		}
 		var from initiator.Source
 		if from, err = k.engine.From(peer); err == nil {
 			return k, from, nil

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
 	"github.com/penstock-store/penstock/internal/rail"
+	"github.com/penstock-store/penstock/native"
 )
 
 // farEngine is a rail that reaches a peer, or not.
@@ -77,5 +79,60 @@ func TestToward(t *testing.T) {
 		case len(left) > 0 && (err != nil || got != set.list[left[0]] || from.Index != left[0]):
 			t.Fatalf("rails %+v, loads %v: %+v %v, want %d", all, loads, from, err, left[0])
 		}
+	}
+}
+
+// TestLinkLocalPeers: a link-local peer is reached by the rail of the link that its connection came in by, or by the
+// one whose own address it is, and by no other; other peers by all. Oracle: the table.
+func TestLinkLocalPeers(t *testing.T) {
+	var all []Opened
+	for i, own := range []string{"10.0.0.1", "fe80::1", "169.254.0.3"} {
+		all = append(all, Opened{Engine: &farEngine{index: i, reaches: true}, Rail: rail.Rail{Link: native.LinkEthernet,
+			Network: "eth" + string(rune('0'+i)), GID: netip.MustParseAddr(own).As16(), Up: true}})
+	}
+	all = append(all, Opened{Engine: &farEngine{index: 3, reaches: true}, Rail: rail.Rail{Link: native.LinkInfiniBand,
+		GID: netip.MustParseAddr("fe80::77").As16(), Up: true}})
+	set := newSet(all, slog.New(slog.DiscardHandler))
+	for _, c := range []struct {
+		peer, local string
+		want        []int
+	}{
+		{"10.0.0.9", "10.0.0.1", []int{0, 1, 2, 3}},
+		{"2001:db8::9", "", []int{0, 1, 2, 3}},
+		{"fe80::9", "fe80::5%eth0", []int{0, 3}},
+		{"fe80::9", "fe80::1%eth1", []int{1, 3}},
+		{"fe80::9", "fe80::5%eth2", []int{2, 3}},
+		{"fe80::9", "fe80::5%eth7", []int{3}},
+		{"fe80::9", "10.0.0.1", []int{0, 3}},
+		{"fe80::9", "192.0.2.1", []int{3}},
+		{"fe80::9", "", []int{3}},
+		{"fe80::1", "127.0.0.1", []int{1, 3}},
+		{"169.254.0.9", "169.254.0.3", []int{2, 3}},
+		{"169.254.0.9", "::ffff:169.254.0.3", []int{2, 3}},
+		{"169.254.0.9", "169.254.0.4", []int{3}},
+	} {
+		peer, local := netip.MustParseAddr(c.peer).As16(), netip.Addr{}
+		if c.local != "" {
+			local = netip.MustParseAddr(c.local)
+		}
+		var got []int
+		for i, k := range set.list {
+			if k.Links(peer, local) {
+				got = append(got, i)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s by %s: rails %v, want %v", c.peer, c.local, got, c.want)
+		}
+		toward, _, err := set.Toward(peer, set.Near(local.Unmap()))
+		if err != nil || !slices.Contains(c.want, int(toward.index)) {
+			t.Errorf("%s by %s: %v %v", c.peer, c.local, toward, err)
+		}
+	}
+	all[3].Rail.Up = false
+	set = newSet(all, slog.New(slog.DiscardHandler))
+	_, _, err := set.Toward(netip.MustParseAddr("fe80::9").As16(), nil)
+	if !errors.Is(err, initiator.ErrUnreached) {
+		t.Errorf("by no link: %v", err)
 	}
 }

@@ -23,10 +23,10 @@ type Rail struct {
 	cause  error  // then: why
 	numa   int
 
-	up   atomic.Bool                // takes uses and transfers; set under Set.mu
-	at   atomic.Pointer[netip.Addr] // info's address; set under Set.mu, and read by each request
-	load atomic.Int64               // bytes of the open transfers that chose it
-	good atomic.Int64               // when a move last succeeded, Unix nanoseconds
+	up    atomic.Bool           // takes uses and transfers; set under Set.mu
+	place atomic.Pointer[place] // of info; set under Set.mu, and read by each request
+	load  atomic.Int64          // bytes of the open transfers that chose it
+	good  atomic.Int64          // when a move last succeeded, Unix nanoseconds
 
 	ejections, returns, refused atomic.Int64
 
@@ -44,6 +44,12 @@ type Rail struct {
 	lapses  []lapse        // failures since the last success, oldest first
 	stages  map[*Stage]struct{}
 	closing bool // no stage is made any more
+}
+
+// place is where a rail is in the network.
+type place struct {
+	at     netip.Addr // invalid on InfiniBand
+	device string     // of the network
 }
 
 // Index is its place in the set.
@@ -83,7 +89,7 @@ func (k *Rail) note(info rail.Rail) {
 		at = at.WithZone(info.Network) // as the address of a connection has it
 	}
 	k.info = info
-	k.at.Store(&at)
+	k.place.Store(&place{at, info.Network})
 }
 
 // Use is the use of a rail by one queue pair of a fabric. What is exported does not change.

@@ -1,7 +1,7 @@
 // Package reach says where queue pairs of this node may lead, which GIDs belong to a client, and from which address of
 // a rail they are reached.
 //
-// Called by: internal/fabric/verbs and its initiator.
+// Called by: internal/fabric/verbs, its rails and its initiator.
 //
 // Invariants:
 //  1. A GID is permitted only where it is the peer's own address, lies in a network that the operator names, or is this
@@ -23,7 +23,8 @@ type Rule struct {
 }
 
 // Permits tells whether a queue pair may lead to gid for a client whose connection comes from peer: to the client's
-// own address, to this machine's when the client is on it, or into the networks that the operator names.
+// own address, to this machine's when the client is on it, or into the networks that the operator names. On which link
+// a link-local address is, it does not look at: see rails.Rail.Links.
 func (r Rule) Permits(gid [16]byte, peer netip.Addr) bool {
 	at := netip.AddrFrom16(gid).Unmap()
 	if at.IsUnspecified() || at.IsLoopback() || at.IsMulticast() {

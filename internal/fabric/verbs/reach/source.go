@@ -40,6 +40,12 @@ func kindOf(gid [16]byte) kind {
 	return ipv6
 }
 
+// LinkLocal tells whether a GID is an address that each link has its own of.
+func LinkLocal(gid [16]byte) bool {
+	k := kindOf(gid)
+	return k == link4 || k == link6
+}
+
 // prefixBytes of a GID name the subnet of an InfiniBand fabric.
 const prefixBytes = 8
 

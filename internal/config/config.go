@@ -107,6 +107,8 @@ type RDMA struct {
 	RCListen        string        `yaml:"rc_listen" doc:"address of rc's data connections; port 0: any free one"`
 	RCAdvertise     string        `yaml:"rc_advertise" doc:"address told to clients; empty: the one of rc_listen"`
 	DC              bool          `yaml:"dc" doc:"take tokens that name a DCT, by mlx5 adapters; needs rdma.rc"`
+	RCTokens        bool          `yaml:"rc_tokens" doc:"take tokens that name a connection (rc:…); needs rdma.rc"`
+	UnsignedConnect bool          `yaml:"unsigned_connect" doc:"let anybody make such connections; needs rdma.rc_tokens"`
 	DCKey           string        `yaml:"dc_key" doc:"access key of the clients' DCTs, up to 64 bits"`
 	Devices         []string      `yaml:"devices" doc:"RDMA devices or ports to use (mlx5_0, mlx5_0/1); empty: all"`
 	ClientNetworks  []string      `yaml:"client_networks" doc:"networks (CIDR) of client adapters at other addresses"`

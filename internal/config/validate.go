@@ -239,6 +239,12 @@ func (c Config) validateRDMA(wrong func(key, format string, args ...any)) {
 	if r.DC && !r.RC {
 		wrong("rdma.dc", "needs rdma.rc")
 	}
+	if r.RCTokens && !r.RC {
+		wrong("rdma.rc_tokens", "needs rdma.rc")
+	}
+	if r.UnsignedConnect && !r.RCTokens {
+		wrong("rdma.unsigned_connect", "needs rdma.rc_tokens")
+	}
 	if r.Decline != Decline501 && r.Decline != DeclineSpec {
 		wrong("rdma.decline", "%q is not %s or %s", r.Decline, Decline501, DeclineSpec)
 	}

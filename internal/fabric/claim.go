@@ -99,7 +99,7 @@ type Claimer interface {
 }
 
 // Claim uses up the number of a token for one request of the principal. It is nil, without an error,
-// for tokens of fabrics that have no sessions. Errors: those of Route and of Claimer.
+// for tokens that have no number. Errors: those of Route and of Claimer.
 func (m *Manager) Claim(d token.Descriptor, principal string) (*Claim, error) {
 	f, err := m.Route(d)
 	if err != nil {

@@ -44,6 +44,8 @@ var (
 	ErrWindow = errors.New("fabric: window outside its region")
 	// ErrLimit says that a limit of sessions, regions or mapped bytes is reached: 503.
 	ErrLimit = errors.New("fabric: limit reached")
+	// ErrBusy says that the token's connection carries another transfer, one at a time: 503, reason busy.
+	ErrBusy = errors.New("fabric: connection carries another transfer")
 	// ErrTransfer says that client memory could not be read or written: 500 RDMATransferFailed.
 	ErrTransfer = errors.New("fabric: transfer failed")
 	// ErrFenced says that the session was cut off before the transfer completed.

@@ -262,6 +262,9 @@ func (c *call) errorOf(err error) (e *s3.Error) {
 	} else {
 		e = answerOf(err)
 		e = c.fitError(e, err)
+		if errors.Is(err, fabric.ErrBusy) {
+			c.w.Header()[headerReason] = []string{reasonBusy}
+		}
 	}
 	if e.Status >= http.StatusInternalServerError {
 		level := c.g.log.Warn

@@ -5,17 +5,14 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/penstock-store/penstock/internal/fabric"
 	"github.com/penstock-store/penstock/internal/frame"
 	"github.com/penstock-store/penstock/internal/s3"
 	"github.com/penstock-store/penstock/internal/token"
 )
 
-// Paths of two-phase protocols of other clients (docs/wire.md). This node offers neither; it says so.
-const (
-	hipPrefix = "/.hipobj-rc/"
-	rcPrefix  = "/.s3rdma-rc/"
-)
+// hipPrefix begins the paths of a two-phase protocol of other clients (docs/wire.md). This node does not offer it, and
+// says so.
+const hipPrefix = "/.hipobj-rc/"
 
 // Paths that answer unsigned requests: for load balancers, which look at the port that they serve.
 const (
@@ -46,8 +43,7 @@ func (c *call) serveControl(path string) error {
 	case strings.HasPrefix(path, hipPrefix):
 		return &declined{reason: reasonUnsupported, status: "unsupported"}
 	case strings.HasPrefix(path, rcPrefix):
-		reason, _ := fabric.Reason(fabric.ErrNoFabric)
-		return &declined{reason: reason}
+		return c.serveRC(path)
 	}
 	if err := c.authenticate(); err != nil {
 		return err

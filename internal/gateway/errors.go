@@ -65,6 +65,7 @@ var mappings = []mapping{
 	{fabric.ErrWindow, "fabric.ErrWindow", s3.InvalidRDMAToken, "The window lies outside its region."},
 	{fabric.ErrRegion, "fabric.ErrRegion", s3.InvalidRDMAToken, "The region cannot be used."},
 	{fabric.ErrLimit, "fabric.ErrLimit", s3.SlowDown, "A limit of sessions, regions or mapped bytes is reached."},
+	{fabric.ErrBusy, "fabric.ErrBusy", s3.SlowDown, "The connection carries another transfer."},
 	{fabric.ErrLingering, "fabric.ErrLingering", s3.RDMATransferFailed, ""}, // never answered: call.fail
 	{fabric.ErrTransfer, "fabric.ErrTransfer", s3.RDMATransferFailed, ""},
 	{fabric.ErrRevoked, "fabric.ErrRevoked", s3.RDMATransferFailed, "The session was revoked."},

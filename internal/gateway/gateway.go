@@ -60,6 +60,8 @@ type RDMA struct {
 	SpecDecline bool
 	// Aliases are other headers that tokens are taken from: "x-rdma-info", "cuobj".
 	Aliases []string
+	// UnsignedConnect lets requests of nobody make and end the connections of `rc:` tokens.
+	UnsignedConnect bool
 }
 
 // Signed answers a signed request below ControlPrefix. The body is read already and bounded.
@@ -87,6 +89,7 @@ type Options struct {
 	TLS       bool     // for the Location of completed uploads
 	Limits    Limits
 	RDMA      RDMA
+	Connector fabric.Connector // nil: none makes connections for `rc:` tokens
 
 	// AnonymousBucket is the one bucket that requests without a signature may use, for tests; "": none.
 	AnonymousBucket string

@@ -42,6 +42,7 @@ const (
 	reasonClientKey   = "encrypted-client-key"
 	reasonUnsupported = "unsupported-token"
 	reasonAliasOff    = "alias-off"
+	reasonBusy        = "busy" // of a 503: RDMA is not declined
 )
 
 // knownAgent is the value of x-amz-rdma-agent that this wire has.

@@ -229,6 +229,11 @@ func (s *Server) openFabrics(context.Context) error {
 				fabrics = append(fabrics, f)
 			}
 		}
+		if r.RCTokens {
+			if f, ok := s.openRCTokens(); ok {
+				fabrics, s.connector = append(fabrics, f), f
+			}
+		}
 	}
 	s.fabrics = fabric.NewManager(ledger, fabrics...)
 	s.onClose("fabrics", s.closeFabrics)
@@ -283,8 +288,9 @@ func (s *Server) openGateway(context.Context) (err error) {
 		},
 		RDMA: gateway.RDMA{
 			Enabled: r.Enabled, Deadline: r.Deadline, SessionDeadline: r.SessionDeadline,
-			SpecDecline: r.Decline == config.DeclineSpec, Aliases: r.Aliases,
+			SpecDecline: r.Decline == config.DeclineSpec, Aliases: r.Aliases, UnsignedConnect: r.UnsignedConnect,
 		},
+		Connector:       s.connector,
 		AnonymousBucket: s.config.Test.AnonymousBucket,
 		Extra: map[string]gateway.Signed{
 			admin.Prefix: func(ctx context.Context, r gateway.SignedRequest) (int, []byte, error) {

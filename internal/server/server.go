@@ -81,10 +81,11 @@ type Server struct {
 	store       *store.Store
 	collector   *work.Collector
 	fabrics     *fabric.Manager
-	further     []fabric.Fabric // of the ground
-	library     *native.Library // of verbs; nil: not opened yet
-	rails       *rails.Set      // nil: no rail
-	closeRails  func() error    // once
+	further     []fabric.Fabric  // of the ground
+	library     *native.Library  // of verbs; nil: not opened yet
+	rails       *rails.Set       // nil: no rail
+	closeRails  func() error     // once
+	connector   fabric.Connector // nil: no rail, or switched off
 	keys        *iam.Keys
 	gateway     *gateway.Gateway
 	registry    *prometheus.Registry

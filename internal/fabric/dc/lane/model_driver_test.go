@@ -371,7 +371,15 @@ func (m *model) retire(n int) {
 	if m.chance(5) {
 		takes += m.rng.Int64N(slowReset)
 	}
-	m.at(m.now+takes, event{kind: evRetired, n: n, well: !m.chance(20)})
+	m.destroy(n, takes, !m.chance(20))
+}
+
+// destroy has the driver try to destroy a DCI, for so long. As with a reset, the adapter stops before it returns.
+func (m *model) destroy(n int, takes int64, well bool) {
+	if well {
+		m.at(m.now+takes, event{kind: evQuiet, n: n})
+	}
+	m.at(m.now+takes+1, event{kind: evRetired, n: n, well: well})
 }
 
 // quiet takes everything from the adapter.
@@ -410,7 +418,6 @@ func (m *model) retired(e event) {
 	d.dead = true
 	usable := false
 	if e.well {
-		m.quiet(e.n)
 		m.fenced(e.n)
 		d.failed, d.rogue, d.stopping = true, true, true
 		if usable = !m.chance(30); usable {
@@ -421,7 +428,7 @@ func (m *model) retired(e event) {
 	}
 	m.do(m.core.RetireDone(e.n, e.well, usable))
 	if !e.well && m.rng.IntN(2) == 0 { // somebody tries again
-		m.at(m.now+m.some(300), event{kind: evRetired, n: e.n, well: true})
+		m.destroy(e.n, m.some(300), true)
 	}
 }
 

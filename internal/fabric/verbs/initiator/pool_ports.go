@@ -77,11 +77,14 @@ func (s *ports) make(p *port) {
 	if p.err == nil {
 		p.address, p.err = r.pd.NewAddress(path, p.at)
 	}
+	if p.err != nil {
+		s.forget(p) // before anybody hears of it, so that who asks again does not find it
+	}
 	close(p.ready)
 	s.give(p)
 }
 
-// give gives a port back. One that could not be made is forgotten; of those that nobody uses only so many are kept.
+// give gives a port back. Of those that nobody uses only so many are kept.
 func (s *ports) give(p *port) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +92,7 @@ func (s *ports) give(p *port) {
 	if p.users > 0 {
 		return
 	}
-	if p.err != nil || s.known[p.at] != p {
+	if s.known[p.at] != p {
 		s.drop(p)
 		return
 	}

@@ -23,6 +23,7 @@ type fakeFabric struct {
 	gate    chan struct{} // not nil: moves wait for it or for their context
 	entered chan struct{} // not nil: told when a move begins
 	offered func()        // not nil: runs after a session was offered
+	opening func()        // not nil: runs before a window is opened
 	claimed int           // tokens whose number was taken
 	claims  error         // of Claim
 }
@@ -72,6 +73,9 @@ func (f *fakeFabric) lastGrant() fabric.Grant {
 }
 
 func (f *fakeFabric) Open(_ context.Context, d token.Descriptor, g fabric.Grant) (fabric.Remote, error) {
+	if f.opening != nil {
+		f.opening()
+	}
 	if f.openErr != nil {
 		return nil, f.openErr
 	}

@@ -260,7 +260,15 @@ func (c *call) openWindow(ctx context.Context, g *grant, dir fabric.Direction, n
 		reservation.Close()
 		return nil, declineOf(err)
 	}
-	return &window{call: c, remote: remote, reservation: reservation}, nil
+	w := &window{call: c, remote: remote, reservation: reservation}
+	if key := c.identity.AccessKey; key != "" {
+		if _, err := c.g.o.Keys.Lookup(key); err != nil {
+			// The key was revoked since it was verified, and its principal's transfers were ended before this one was there.
+			_ = w.close(true) // nothing was moved
+			return nil, err
+		}
+	}
+	return w, nil
 }
 
 // local is the address of this node that the client connected to, if it is known.

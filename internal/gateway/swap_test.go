@@ -258,6 +258,36 @@ func TestBucketSwap(t *testing.T) {
 	}
 }
 
+// TestKeyRevokedDuringOpen: a key is deleted after the request was verified, and before its window is open. Its
+// principal's transfers were ended before this one was there, so this one must not go on: a token without a session
+// would open.
+func TestKeyRevokedDuringOpen(t *testing.T) {
+	for _, method := range []string{"PUT", "GET"} {
+		n := newNode(t)
+		send := func(method, path string) answer {
+			r := withToken(method, path, tokenFor(0, 1000))
+			r.id, r.secret = aliceID, aliceSecret
+			return n.send(r)
+		}
+		made := n.send(request{method: "PUT", path: "/alices", id: aliceID, secret: aliceSecret})
+		if put := send("PUT", "/alices/k"); made.status != 200 || put.status != 200 {
+			t.Fatalf("%d, %d %s", made.status, put.status, put.body)
+		}
+		n.fabric.log()
+		n.fabric.opening = func() {
+			if err := n.keys.Delete(context.Background(), aliceID); err != nil {
+				t.Error(err)
+			}
+		}
+		wantError(t, send(method, "/alices/k"), 403, "InvalidAccessKeyId")
+		for _, event := range n.fabric.log() {
+			if event == "write" || event == "read" {
+				t.Errorf("%s: bytes move for a key that is revoked", method)
+			}
+		}
+	}
+}
+
 // TestKeyRevokedDuringOffer: a key is deleted after the request for a session was verified. Its principal's
 // sessions were ended before the new one existed, so the new one must not be left over.
 func TestKeyRevokedDuringOffer(t *testing.T) {

@@ -117,6 +117,21 @@ func (c *rawClient) refused(rail uint64, gid [16]byte, want frame.Status) {
 	}
 }
 
+// TestPathsOfAnotherLink: a link-local address is another machine's on another link, so a path leads to one only where
+// the connection came in by that link; that the operator permits the network changes nothing.
+func TestPathsOfAnotherLink(t *testing.T) {
+	b := newBench(t, fakeverbs.Options{}, func(o *setup) {
+		o.Networks = append(o.Networks, netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("169.254.0.0/16"))
+	})
+	c := b.connect("p", device0) // over the loopback device
+	for _, rail := range []uint64{0, 1} {
+		c.refused(rail, mapped("fe80::7"), frame.StatusGID)
+		c.refused(rail, mapped("169.254.1.1"), frame.StatusGID)
+	}
+	c.path(0)
+	c.works(c.region(4096))
+}
+
 // TestRefusedPaths: what cannot be had is refused, and the session lives on.
 func TestRefusedPaths(t *testing.T) {
 	b := newBench(t, fakeverbs.Options{})

@@ -480,7 +480,8 @@ func (m *model) finish(i int, r Result) {
 		m.blame("transfer %d finished before its release", i)
 	case v.inFlight > 0:
 		m.blame("transfer %d finished with %d packets in the network", i, v.inFlight)
-	case r == Lost && v.lane == -1 && !v.unwanted && !m.down && m.serves():
+	// One that had a DCI, and had posted nothing, when the port went down lingers all the same.
+	case r == Lost && v.lane == -1 && !v.unwanted && !m.down && m.now > m.upAt+linger && m.serves():
 		m.blame("transfer %d was refused, and there is a DCI", i)
 	}
 	v.finished, v.result = true, r

@@ -114,7 +114,8 @@ type model struct {
 	memory []byte // of all clients; addresses are base and on
 	owner  []int  // of each byte of memory: index of the transfer that has a window there
 	inCQ   int    // places that may be in use at the adapter
-	down   bool   // the port
+	down   bool   // the port,
+	upAt   int64  // and when it came up
 	faults float64
 	wrong  []string
 }
@@ -299,7 +300,7 @@ func (m *model) play(e event) {
 		m.dcis[e.n].failed = true
 		m.do(m.core.Failed(e.n))
 	case evPort:
-		m.down = !e.well
+		m.down, m.upAt = !e.well, m.now
 		if e.well {
 			m.do(m.core.PortUp())
 		} else {

@@ -317,6 +317,7 @@ type poolSchedule struct {
 	*poolRig
 	t        *testing.T
 	moved    atomic.Int64
+	exact    bool // the completion queue is small: see schedule
 	mu       sync.Mutex
 	held     []*fakeverbs.Fault
 	refusals int
@@ -339,7 +340,8 @@ func runPoolSchedule(t *testing.T, seed uint64) {
 		Lanes: pick(1, 2, 6), PerPeer: pick(1, 6), PerOwner: 6, Depth: pick(1, 2, 5, 64),
 		Linger: 20 * time.Millisecond, // the fake network is threads, which a busy machine holds up for longer than 1 ms
 	})
-	s := &poolSchedule{poolRig: g, t: t}
+	g.pool.renewal, g.pool.lateIn = time.Millisecond, 2*time.Millisecond
+	s := &poolSchedule{poolRig: g, t: t, exact: g.pool.o.Lanes*g.pool.o.Depth < 128}
 	done := make(chan struct{})
 	var all, janitor sync.WaitGroup
 	for w := range workers {
@@ -429,13 +431,16 @@ func (s *poolSchedule) disturb(rng *rand.Rand) {
 		rule.At, rule.Do = fakeverbs.AtWork, fakeverbs.Lose
 	case 4, 5:
 		rule.At, rule.Do, hold = fakeverbs.AtWork, fakeverbs.Hold, true
-		rule.Late, rule.Overtake = rng.IntN(2) == 0, rng.IntN(2) == 0
+		rule.Late, rule.Overtake = !s.exact && rng.IntN(2) == 0, rng.IntN(2) == 0
 	case 6:
 		rule.At, rule.Do = fakeverbs.AtPost, fakeverbs.Fail
 	case 7:
 		at := []fakeverbs.Point{fakeverbs.AtReset, fakeverbs.AtInit, fakeverbs.AtSend, fakeverbs.AtError,
 			fakeverbs.AtDestroyQP}
 		rule.At, rule.Do, rule.Skip = at[rng.IntN(len(at))], fakeverbs.Fail, rng.IntN(2)
+		if rng.IntN(3) == 0 {
+			rule.Do, hold = fakeverbs.Hold, true
+		}
 	case 8, 9:
 		at := []fakeverbs.Point{fakeverbs.AtWritePacket, fakeverbs.AtReadRequest, fakeverbs.AtReadResponse,
 			fakeverbs.AtAck}
@@ -460,6 +465,7 @@ func (s *poolSchedule) disturb(rng *rand.Rand) {
 
 // release lets go of what is held, and tries DCIs again that were neither reset nor destroyed, when nothing moves.
 func (s *poolSchedule) release(done <-chan struct{}) {
+	defer s.letGo()
 	tick := time.NewTicker(30 * time.Millisecond)
 	defer tick.Stop()
 	for last := int64(-1); ; {
@@ -472,16 +478,21 @@ func (s *poolSchedule) release(done <-chan struct{}) {
 			last = now
 			continue
 		}
-		s.mu.Lock()
-		for _, f := range s.held {
-			f.Release()
-		}
-		s.held = nil
-		s.mu.Unlock()
+		s.letGo()
 		for at := range s.pool.dcis {
 			if s.pool.stuckLane(at) {
 				s.pool.retire(at)
 			}
 		}
 	}
+}
+
+// letGo lets go of what is held.
+func (s *poolSchedule) letGo() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.held {
+		f.Release()
+	}
+	s.held = nil
 }

@@ -6,7 +6,7 @@ import "strconv"
 // length and sends no body.
 func init() {
 	clients = append(clients, &client{
-		name: "LMCache", sends: both(nonempty, noRanges, noParts),
+		name: "LMCache", announces: true, sends: both(nonempty, noRanges, noParts),
 		request: func(a *ask) *raw {
 			r := a.start()
 			r.add("Host", a.host)

@@ -3,7 +3,7 @@ package wire_test
 import "strings"
 
 // Dell's storage-performance-tool: whole objects by RDMA, ranges by HTTP. Whether an HTTP error leads to a repeat over
-// HTTP is a setting of its workload, so it does not count as a fallback here.
+// HTTP is a setting of its workload: where a 501 takes the fallback away, the cell says so, with that reason.
 func init() {
 	clients = append(clients, &client{
 		name: "Dell SPT", sends: both(nonempty, noRanges), falls: true,

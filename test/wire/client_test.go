@@ -48,6 +48,8 @@ type client struct {
 	falls bool
 	// alias says that its token is in headers of its own, which a node takes only when told to.
 	alias bool
+	// announces says that its PUTs announce a body, so that they are refused before a decline is thought of.
+	announces bool
 	// probes says that it asks for the first part by its number when it does not know the size.
 	probes bool
 	// sends says whether it makes such a request; nil: any.

@@ -247,6 +247,15 @@ func (tr *trial) run(c *client, spec bool) string {
 	t.Helper()
 	r := tr.exchange(c)
 	tr.checkWire(&r, spec)
+	switch {
+	case !tr.declined:
+	case c.announces && tr.op != get:
+		if r.status != http.StatusBadRequest {
+			t.Errorf("%s: status %d for an announced body", tr.name, r.status)
+		}
+	default:
+		tr.checkDecline(&r, spec && !c.alias)
+	}
 	v, n := c.judge(tr.ask, &r)
 	content, moves := tr.b.memory.content()
 	text := string(v)
@@ -303,6 +312,20 @@ func (tr *trial) checkWire(r *answer, spec bool) {
 		t.Errorf("%s: reply %s with a body", tr.name, reply)
 	case (reply == "501") != (r.header.Get("X-Penstock-Rdma-Reason") != ""):
 		t.Errorf("%s: reply %q, reason %q", tr.name, reply, r.header.Get("X-Penstock-Rdma-Reason"))
+	}
+}
+
+// checkDecline: every client is told of a decline, and by the specification a GET's payload comes with it.
+func (tr *trial) checkDecline(r *answer, bySpec bool) {
+	t := tr.b.t
+	t.Helper()
+	switch {
+	case r.reply() != "501":
+		t.Errorf("%s: declined by status %d, reply %q", tr.name, r.status, r.reply())
+	case r.ok() != bySpec || !r.ok() && r.status != http.StatusNotImplemented:
+		t.Errorf("%s: declined by status %d, by the specification: %v", tr.name, r.status, bySpec)
+	case bySpec && tr.op == get && !bytes.Equal(r.body, tr.want):
+		t.Errorf("%s: the body of a decline is not the payload", tr.name)
 	}
 }
 

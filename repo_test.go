@@ -50,6 +50,8 @@ var allowed = map[string][]string{
 	"internal/fabric/dc": {"internal/fabric", "internal/fabric/verbs/initiator", "internal/arena", "internal/token",
 		"native"},
 	"internal/fabric/dc/lane": {},
+	"internal/fabric/hip": {"internal/fabric", "internal/fabric/verbs/initiator", "internal/fabric/verbs/rails",
+		"internal/arena", "internal/token", "native"},
 	"internal/fabric/rcdial": {"internal/fabric", "internal/fabric/verbs/initiator", "internal/fabric/verbs/rails",
 		"internal/arena", "internal/token", "native"},
 	"internal/fabric/verbs/initiator": {"internal/fabric/dc/lane",

@@ -1,7 +1,7 @@
 // Package rails keeps the RDMA rails of a node, which all its fabrics of queue pairs share: each is opened once, with
 // the arena registered; it is watched, probed, taken down and brought back; and it knows who uses it.
 //
-// Called by: internal/fabric/verbs; opened and closed by server.
+// Called by: internal/fabric/verbs, internal/fabric/hip; opened and closed by server.
 //
 // Words: a use is one queue pair of a fabric on a rail, with the queue pair of a client that it leads to; a link is a
 // use of a fabric that has nothing to fall back on; a stage is a use whose client writes into memory of this node; a

@@ -44,6 +44,23 @@ type StageOptions struct {
 // Stage makes the memory's queue pair and connects it to a client's, by the rail that Toward says; the client may write
 // from then on. It waits as Link does. Errors: Link's; initiator.ErrStuck: the memory must stay mapped, and unused.
 func (set *Set) Stage(o StageOptions, stop <-chan struct{}) (*Stage, error) {
+	if err := set.enter(); err != nil {
+		return nil, err
+	}
+	s, err := set.stage(o, stop)
+	if err != nil {
+		set.links.Done()
+		return nil, err
+	}
+	go func() {
+		defer set.links.Done()
+		s.live()
+	}()
+	return s, nil
+}
+
+// stage makes and connects a stage that is counted in.
+func (set *Set) stage(o StageOptions, stop <-chan struct{}) (*Stage, error) {
 	k, from, err := set.Toward(o.Peer.GID, o.Near)
 	if err != nil {
 		return nil, err
@@ -54,18 +71,7 @@ func (set *Set) Stage(o StageOptions, stop <-chan struct{}) (*Stage, error) {
 		Rail: k, Owner: o.Owner, Session: o.Session, Far: End{o.Peer.GID, o.Peer.QPN},
 		Path: initiator.PathOptions{From: from}, Fail: func() { s.end(ErrDown) },
 	}
-	if err := set.enter(); err != nil {
-		return nil, err
-	}
-	if err := s.open(o, stop); err != nil {
-		set.links.Done()
-		return nil, err
-	}
-	go func() {
-		defer set.links.Done()
-		s.live()
-	}()
-	return s, nil
+	return s, s.open(o, stop)
 }
 
 // open makes and connects the queue pair. After an error nothing is left of it, but where that is initiator.ErrStuck.
@@ -178,8 +184,11 @@ func (s *Stage) Wait(ctx context.Context) (imm uint32, bytes int, err error) {
 	defer stop(nil)
 	defer context.AfterFunc(s.ctx, func() { stop(context.Cause(s.ctx)) })()
 	imm, bytes, err = s.made.Wait(waiting)
-	if err == nil {
+	switch {
+	case err == nil:
 		s.use.heard()
+	case s.ctx.Err() != nil: // what it met on the way says less
+		err = context.Cause(s.ctx)
 	}
 	return imm, bytes, err
 }

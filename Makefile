@@ -23,12 +23,13 @@ build: ## build bin/penstock, with RDMA where a C compiler and infiniband/verbs.
 	@[ '$(RDMA)' = off ] || [ $(verbs) = 1 ] || echo 'built without RDMA verbs: no C compiler, or no infiniband/verbs.h (libibverbs-dev)'
 
 SHIM := bin/libpenstock-cuobj-shim.so
+SHIM_VERBS := native/nv_lib.c native/nv_device.c native/nv_queue.c native/nv_none.c
 .PHONY: shim
 shim: ## build bin/libpenstock-cuobj-shim.so, by which other S3 clients get tokens (needs a C compiler)
 	@mkdir -p bin
 	$$($(GO) env CC) -std=c11 -O2 -g -fPIC -shared -pthread -fvisibility=hidden -Wall -Wextra -Werror \
 	  -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 \
-	  -Wl,-z,nodelete,-z,relro,-z,now,--no-undefined -Wl,-soname,libpenstock-cuobj-shim.so -o $(SHIM) native/shim/cs_*.c
+	  -Wl,-z,nodelete,-z,relro,-z,now,--no-undefined -Wl,-soname,libpenstock-cuobj-shim.so -o $(SHIM) native/shim/cs_*.c $(SHIM_VERBS) -ldl
 
 .PHONY: test
 test: ## unit, conformance, model and short crash tests

@@ -65,6 +65,7 @@ var allowed = map[string][]string{
 	"internal/rail":    {"native"},
 	"native":           {},
 	"native/fakeverbs": {"native"},
+	"native/shimlib":   {},
 	"internal/fabric/fabrictest": {"internal/fabric", "internal/arena", "internal/token", "internal/frame",
 		"client/target"},
 	"internal/s3":    {},

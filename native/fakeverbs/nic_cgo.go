@@ -59,6 +59,9 @@ func New(t testing.TB, o Options) *NIC {
 	return n
 }
 
+// Table is the address of the functions, for programs that take them as they are.
+func (n *NIC) Table() uintptr { return uintptr(C.fk_table(n.nic)) }
+
 func (n *NIC) create() *C.struct_fk_nic {
 	o := n.o
 	if o.TimeoutScale == 0 {

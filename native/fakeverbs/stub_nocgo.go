@@ -26,6 +26,9 @@ func New(t testing.TB, _ Options) *NIC {
 // Library is the adapter as the program sees it.
 func (n *NIC) Library() *native.Library { return nil }
 
+// Table is the address of the functions.
+func (n *NIC) Table() uintptr { return 0 }
+
 // Step does the next thing that is due.
 func (n *NIC) Step() bool { return false }
 

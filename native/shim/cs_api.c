@@ -215,7 +215,7 @@ static void revive(struct world *w)
 {
 	for (struct cs_token *t = w->tokens, *next; t; t = next) {
 		next = t->next;
-		if (!t->spent || t->releasing || cs_fence(t->session, cs_now()))
+		if (!t->spent || t->releasing || !cs_free(t))
 			continue;
 		struct cs_registration *r = t->registration;
 
@@ -404,7 +404,9 @@ const char *cuobj_get_rdma_token(void *ptr, size_t size, size_t offset, int is_p
 	t->releasing = 0;
 	if (!bad)
 		memcpy(t->text, text, sizeof text);
-	if (bad)
+	if (bad == CS_SPENT)
+		t->spent = 1;
+	else if (bad)
 		unlink_token(w, t); /* nobody has the token */
 	pthread_cond_broadcast(&w->changed);
 	pthread_mutex_unlock(&w->mu);
@@ -424,7 +426,7 @@ int cuobj_put_rdma_token(const char *token)
 	if (!w || !token)
 		return w ? 0 : -1;
 	pthread_mutex_lock(&w->mu);
-	while ((t = token_of(w, NULL, token)) && t->releasing)
+	while ((t = *token ? token_of(w, NULL, token) : NULL) && t->releasing)
 		pthread_cond_wait(&w->changed, &w->mu); /* as above */
 	if (t)
 		bad = release(w, t, &why);

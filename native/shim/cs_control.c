@@ -97,7 +97,7 @@ static int credentials(struct cs_credentials *c, struct cs_why *why)
 int cs_configure(struct cs_config *c, struct cs_why *why)
 {
 	const char *url = variable("PENSTOCK_CUOBJ_ENDPOINT"), *fabric = variable("PENSTOCK_CUOBJ_FABRIC");
-	const char *region = variable("AWS_REGION");
+	const char *region = variable("AWS_REGION"), *devices = variable("PENSTOCK_CUOBJ_DEVICES");
 
 	if (!url)
 		url = variable("AWS_ENDPOINT_URL_S3");
@@ -113,10 +113,15 @@ int cs_configure(struct cs_config *c, struct cs_why *why)
 		c->choice = CS_AUTO;
 	else if (strcmp(fabric, "shm") == 0)
 		c->choice = CS_SHM;
+	else if (strcmp(fabric, "rc") == 0)
+		c->choice = CS_RC;
 	else if (strcmp(fabric, "tcp") == 0)
 		c->choice = CS_TCP;
 	else
-		return cs_fail(why, "PENSTOCK_CUOBJ_FABRIC is none of auto, shm, tcp");
+		return cs_fail(why, "PENSTOCK_CUOBJ_FABRIC is none of auto, shm, rc, tcp");
+	if (devices && strlen(devices) >= sizeof c->devices)
+		return cs_fail(why, "PENSTOCK_CUOBJ_DEVICES is too long");
+	strcpy(c->devices, devices ? devices : "");
 	return 0;
 }
 
@@ -234,6 +239,8 @@ static void look(const struct cs_value *fabric, int here, struct cs_node *n)
 
 	if (strcmp(name, "tcp") == 0)
 		n->tcp = up;
+	if (strcmp(name, "rc") == 0)
+		n->rc = up;
 	if (strcmp(name, "shm") != 0)
 		return;
 	n->shm = up && here && member_is(fabric, "foreign", CS_TRUE);

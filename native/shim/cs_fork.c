@@ -1,6 +1,7 @@
 /*
  * What a forked child must not share. A socket that lives on in a child would keep a session alive that its parent has
- * left, and a child that read from one would take its parent's frames.
+ * left, and a child that read from one would take its parent's frames. Descriptors of adapters stay: their library has no
+ * function for that, and what they keep alive reaches the parent's memory only, which the kernel keeps for it.
  */
 #define _GNU_SOURCE
 #include "cs_shim.h"

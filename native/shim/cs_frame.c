@@ -8,7 +8,7 @@
 /* MAX_NUMBER bounds offsets and sizes, so that sums do not overflow. */
 #define MAX_NUMBER ((uint64_t)1 << 62)
 
-enum { HELLO = 64, READY = 56, INDEX = 4 };
+enum { HELLO = 64, READY = 56, INDEX = 4, RAIL = 24, RAILS = 8, PATH = 40 };
 
 static void put(uint8_t *to, uint64_t n, unsigned size)
 {
@@ -44,6 +44,10 @@ static int body_fits(const struct cs_frame *f)
 		return f->length == CS_NONCE;
 	case CS_READY:
 		return f->length == READY;
+	case CS_RAILS:
+		return f->length % RAIL == 0 && f->length <= RAILS * RAIL;
+	case CS_PATH_OK:
+		return f->length == PATH;
 	case CS_DATA:
 		return f->length >= 1 && f->length <= CS_MAX_PAYLOAD;
 	}

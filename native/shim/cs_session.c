@@ -1,9 +1,8 @@
-/* One session with a node: its connections and receivers, questions about regions, the proof that memory is free. */
+/* One session with a node: its connections and their receivers. */
 #define _GNU_SOURCE
 #include "cs_shim.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +13,6 @@ enum {
 	TCP_CONNS = 4,        /* a transfer uses one; more gain nothing on one link */
 	WRITE_MS = 15000,     /* a server that takes nothing for so long is lost: docs/wire.md §9.5 has the same limit */
 	SLICE = 256 << 10,    /* what is sent within WRITE_MS: a slow link is not lost */
-	REGION_MS = 5000,     /* for REGION_OK */
-	FENCE_MS = 3000,      /* docs/wire.md §8.4: the server needs up to 2 s */
 	SLACK_MS = 2000,      /* beyond a request's deadline, for FORGOTTEN */
 	PINGS = 3,            /* to each idle time: two may be lost */
 	STACK = 256 << 10
@@ -34,6 +31,8 @@ void cs_unref(struct cs_session *s)
 		cs_close_fd(s->links[i].fd);
 	if (s->server >= 0)
 		close(s->server);
+	if (s->rc)
+		cs_rc_free(s->rc);
 	pthread_cond_destroy(&s->changed);
 	pthread_mutex_destroy(&s->mu);
 	free(s);
@@ -62,8 +61,7 @@ int cs_broke(struct cs_session *s, const char *what)
 	return -1;
 }
 
-/* wait waits for a change until the deadline; 0 when it has passed. The session is locked. */
-static int wait_for_change(struct cs_session *s, int64_t deadline)
+int cs_wait(struct cs_session *s, int64_t deadline)
 {
 	struct timespec until = cs_until(deadline);
 
@@ -76,7 +74,7 @@ static int turn(struct cs_link *l, int64_t deadline)
 	struct cs_session *s = l->session;
 
 	pthread_mutex_lock(&s->mu);
-	while (l->writing && !atomic_load(&s->ended) && wait_for_change(s, deadline))
+	while (l->writing && !atomic_load(&s->ended) && cs_wait(s, deadline))
 		;
 	int bad = l->writing || atomic_load(&s->ended);
 
@@ -94,8 +92,8 @@ static void end_turn(struct cs_link *l)
 	pthread_mutex_unlock(&l->session->mu);
 }
 
-/* write_by writes a frame whose header is out by the deadline. */
-static int write_by(struct cs_link *l, const struct cs_frame *f, const void *body, int64_t deadline)
+/* cs_write_by writes a frame whose header is out by the deadline. */
+int cs_write_by(struct cs_link *l, const struct cs_frame *f, const void *body, int64_t deadline)
 {
 	uint8_t header[CS_HEADER];
 	const char *from = body;
@@ -123,7 +121,7 @@ static int write_by(struct cs_link *l, const struct cs_frame *f, const void *bod
 
 int cs_write(struct cs_link *l, const struct cs_frame *f, const void *body)
 {
-	return write_by(l, f, body, cs_now() + WRITE_MS);
+	return cs_write_by(l, f, body, cs_now() + WRITE_MS);
 }
 
 /* cs_read reads all of it, or fails at the end of the connection. In the times between it keeps the session alive. */
@@ -147,25 +145,6 @@ int cs_read(struct cs_link *l, void *data, size_t size)
 	return 0;
 }
 
-/* answer gives a frame to the one who waits for it. */
-static int answer(struct cs_session *s, enum cs_type question, const struct cs_frame *f)
-{
-	int twice = 0;
-
-	pthread_mutex_lock(&s->mu);
-	for (struct cs_waiter *w = s->waiters; w; w = w->next) {
-		if (w->question != question || w->region != f->region)
-			continue;
-		twice = w->done;
-		w->answer = *f;
-		w->done = 1;
-		break;
-	}
-	pthread_cond_broadcast(&s->changed);
-	pthread_mutex_unlock(&s->mu);
-	return twice ? cs_broke(s, "two answers to one question") : 0; /* nobody waits: it was given up */
-}
-
 static int confirm(struct cs_session *s)
 {
 	pthread_mutex_lock(&s->mu);
@@ -184,18 +163,20 @@ static int take(struct cs_link *l, const struct cs_frame *f)
 	switch (f->type) {
 	case CS_REGION_OK:
 	case CS_REGION_REFUSED:
-		return answer(s, CS_REGION, f);
+		return cs_answer(s, CS_REGION, f);
 	case CS_FORGOTTEN:
-		return answer(s, CS_FORGET, f);
+		return cs_answer(s, CS_FORGET, f);
 	case CS_ASK:
 	case CS_ATTACHED:
-		return answer(s, CS_ATTACH, f);
+		return cs_answer(s, CS_ATTACH, f);
 	case CS_CLOSED:
-		return s->shm ? confirm(s) : cs_broke(s, "CLOSED on tcp");
+		return s->shm ? confirm(s) : cs_broke(s, "CLOSED, but not on shm");
 	case CS_PONG:
 		return 0;
 	}
-	return s->shm ? cs_broke(s, "a frame that is not for shm") : cs_tcp_take(l, f);
+	if (s->shm)
+		return cs_broke(s, "a frame that is not for shm");
+	return s->rc ? cs_rc_take(l, f) : cs_tcp_take(l, f);
 }
 
 static void *receiver(void *argument)
@@ -205,7 +186,7 @@ static void *receiver(void *argument)
 	uint8_t header[CS_HEADER];
 	struct cs_frame f;
 
-	while (cs_read(l, header, sizeof header) == 0) {
+	while ((!s->rc || cs_rc_wait(l) == 0) && cs_read(l, header, sizeof header) == 0) {
 		if (cs_decode(header, &f)) {
 			cs_broke(s, "no frame of a server");
 			break;
@@ -214,7 +195,10 @@ static void *receiver(void *argument)
 			break;
 	}
 	cs_end(s, "the data connection ended");
-	cs_tcp_drop(l);
+	if (s->rc)
+		cs_rc_drop(l);
+	else
+		cs_tcp_drop(l);
 	pthread_mutex_lock(&s->mu);
 	s->receivers--;
 	pthread_cond_broadcast(&s->changed);
@@ -262,6 +246,7 @@ static int join_link(struct cs_session *s, const struct cs_offer *o, int64_t dea
 	int64_t ping = ready.idle_ms / PINGS > 0 ? ready.idle_ms / PINGS : 1;
 	struct timeval idle = {.tv_sec = (time_t)(ping / 1000), .tv_usec = (suseconds_t)(ping % 1000) * 1000};
 
+	l->ping_ms = ping;
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &idle, sizeof idle);
 	if (s->count == 0)
 		s->limits = ready;
@@ -269,39 +254,57 @@ static int join_link(struct cs_session *s, const struct cs_offer *o, int64_t dea
 	return 0;
 }
 
-static int open_on(const struct cs_config *c, int shm, const struct cs_node *n, int64_t deadline,
+static const char *const names[] = {[CS_SHM] = "shm", [CS_RC] = "rc", [CS_TCP] = "tcp"};
+
+/* connect_all opens the data connections of an offer, and starts their receivers. */
+static int connect_all(struct cs_session *s, const struct cs_offer *o, int64_t deadline, struct cs_why *why)
+{
+	int bad = 0, one = s->shm || s->rc;
+
+	for (uint32_t want = one ? 1 : TCP_CONNS; !bad && s->count < want;) {
+		bad = join_link(s, o, deadline, why);
+		if (!bad && s->limits.conns < want)
+			want = s->limits.conns ? s->limits.conns : 1;
+	}
+	for (uint32_t i = 0; !bad && i < s->count; i++)
+		bad = start(&s->links[i]) ? cs_fail(why, "no thread") : 0;
+	return bad;
+}
+
+static int open_on(const struct cs_config *c, enum cs_choice fabric, const struct cs_node *n, int64_t deadline,
 		   struct cs_session **out, struct cs_why *why)
 {
+	struct cs_rc *rc = NULL;
 	struct cs_offer o;
 	struct cs_session *s;
 
+	if (fabric == CS_RC && cs_rc_new(c->devices, &rc, why))
+		return -1;
 	s = calloc(1, sizeof *s);
-	if (!s)
-		return cs_fail(why, "no memory");
-	if (cs_ask_session(c, shm ? "shm" : "tcp", deadline, &o, why)) {
+	if (!s || cs_ask_session(c, names[fabric], deadline, &o, why)) {
+		if (!s)
+			cs_fail(why, "no memory");
+		if (rc)
+			cs_rc_free(rc);
 		cs_wipe(&o, sizeof o);
 		free(s);
 		return -1;
 	}
 	atomic_store(&s->refs, 1);
-	s->shm = shm;
+	s->shm = fabric == CS_SHM;
+	s->rc = rc;
 	s->server = -1;
 	s->wait_ms = n->deadline_ms + SLACK_MS;
 	memcpy(s->id, o.session, sizeof s->id);
 	pthread_mutex_init(&s->mu, NULL);
 	cs_condition(&s->changed);
-	int bad = 0;
+	int bad = connect_all(s, &o, deadline, why);
 
-	for (uint32_t want = shm ? 1 : TCP_CONNS; !bad && s->count < want;) {
-		bad = join_link(s, &o, deadline, why);
-		if (!bad && s->limits.conns < want)
-			want = s->limits.conns ? s->limits.conns : 1;
-	}
 	cs_wipe(&o, sizeof o);
-	for (uint32_t i = 0; !bad && i < s->count; i++)
-		bad = start(&s->links[i]) ? cs_fail(why, "no thread") : 0;
-	if (!bad && shm)
+	if (!bad && s->shm)
 		bad = cs_shm_attach(s, deadline, why);
+	if (!bad && s->rc)
+		bad = cs_rc_open(s, deadline, why);
 	if (bad) {
 		cs_end(s, "not opened");
 		cs_unref(s);
@@ -313,166 +316,27 @@ static int open_on(const struct cs_config *c, int shm, const struct cs_node *n, 
 
 int cs_open(const struct cs_config *c, int64_t deadline, struct cs_session **s, struct cs_why *why)
 {
-	struct cs_why shm = {"not asked for"};
+	static const enum cs_choice order[] = {CS_SHM, CS_RC, CS_TCP};
+	enum { COUNT = sizeof order / sizeof order[0] };
 	struct cs_node n;
+	char text[sizeof why->text] = "";
 
 	if (cs_ask_node(c, cs_share(deadline, 2), &n, why))
 		return -1;
-	if (c->choice != CS_TCP) {
-		if (!n.shm)
-			cs_fail(&shm, "%s", n.shm_not);
-		else if (open_on(c, 1, &n, c->choice == CS_AUTO ? cs_share(deadline, 2) : deadline, s, &shm) == 0)
+	const int there[] = {[CS_SHM] = n.shm, [CS_RC] = n.rc, [CS_TCP] = n.tcp};
+
+	for (unsigned i = 0; i < COUNT; i++) {
+		enum cs_choice fabric = order[i];
+		struct cs_why not = {"down or off"};
+		size_t used = strlen(text);
+
+		if (c->choice != CS_AUTO && c->choice != fabric)
+			continue;
+		if (fabric == CS_SHM && !there[fabric])
+			cs_fail(&not, "%s", n.shm_not);
+		if (there[fabric] && open_on(c, fabric, &n, cs_share(deadline, c->choice == CS_AUTO ? COUNT - i : 1), s, &not) == 0)
 			return 0;
-		if (c->choice == CS_SHM)
-			return cs_fail(why, "shm cannot be used: %.200s", shm.text);
+		snprintf(text + used, sizeof text - used, "%s%s: %.110s", used ? "; " : "", names[fabric], not.text);
 	}
-	if (!n.tcp)
-		return cs_fail(why, "no fabric: tcp is down or off, shm: %.150s", shm.text);
-	return open_on(c, 0, &n, deadline, s, why);
-}
-
-int cs_question(struct cs_session *s, const struct cs_frame *f, struct cs_frame *a, int64_t deadline, struct cs_why *why)
-{
-	struct cs_waiter w = {.question = f->type == CS_PRESENT ? CS_ATTACH : (enum cs_type)f->type,
-			      .region = (uint32_t)f->region};
-	int bad;
-
-	pthread_mutex_lock(&s->mu);
-	w.next = s->waiters;
-	s->waiters = &w;
-	pthread_mutex_unlock(&s->mu);
-	write_by(&s->links[0], f, NULL, deadline); /* whoever waits holds up the application */
-	pthread_mutex_lock(&s->mu);
-	while (!w.done && !atomic_load(&s->ended) && wait_for_change(s, deadline))
-		;
-	for (struct cs_waiter **at = &s->waiters; *at; at = &(*at)->next) {
-		if (*at == &w) {
-			*at = w.next;
-			break;
-		}
-	}
-	*a = w.answer;
-	if (w.done)
-		bad = 0;
-	else
-		bad = atomic_load(&s->ended) ? cs_fail(why, "session lost: %.200s", s->why.text)
-					     : cs_fail(why, "the server did not answer in time");
-	pthread_mutex_unlock(&s->mu);
-	return bad;
-}
-
-int cs_grant(struct cs_token *t, char text[CS_TEXT], struct cs_why *why)
-{
-	struct cs_session *s = t->session;
-	struct cs_frame f = {.type = CS_REGION, .size = t->size}, a;
-	char id[2 * CS_SESSION + 1];
-
-	pthread_mutex_lock(&s->mu);
-	int spent = s->last_region == UINT32_MAX || s->last_token == UINT32_MAX;
-
-	t->region = spent ? 0 : ++s->last_region;
-	t->number = spent ? 0 : ++s->last_token;
-	pthread_mutex_unlock(&s->mu);
-	if (spent) {
-		cs_end(s, "the session has no numbers left");
-		return cs_fail(why, "the session has no numbers left: try again");
-	}
-	f.region = t->region;
-	if (s->shm) {
-		f.status = CS_FOREIGN;
-		f.offset = (uint64_t)(uintptr_t)t->window;
-	}
-	if (cs_question(s, &f, &a, cs_now() + REGION_MS, why)) {
-		/* Nobody has its token. The fence brings the windows of the session's other tokens back. */
-		cs_fence(s, cs_now() + FENCE_MS);
-		return -1;
-	}
-	if (a.type != CS_REGION_OK || a.status != CS_OK)
-		return cs_fail(why, "the server refused the memory with status %u (docs/wire.md, section 7)", a.status);
-	cs_hex(s->id, sizeof s->id, id);
-	snprintf(text, CS_TEXT, "ps1:%s:%s:%08x%08x:%016x:%016zx", s->shm ? "shm" : "tcp", id, t->number,
-		 t->region, 0, t->size);
-	pthread_mutex_lock(&s->mu);
-	t->next_grant = s->grants;
-	s->grants = t;
-	pthread_mutex_unlock(&s->mu);
-	return 0;
-}
-
-/* quiet waits until no receiver is inside the window and the transfer of the token is over. */
-static int quiet(struct cs_token *t, int64_t deadline)
-{
-	struct cs_session *s = t->session;
-	int busy;
-
-	pthread_mutex_lock(&s->mu);
-	while ((busy = t->touching > 0 || (t->begun && !t->finished)) && !atomic_load(&s->ended) &&
-	       wait_for_change(s, deadline))
-		;
-	pthread_mutex_unlock(&s->mu);
-	return busy ? -1 : 0;
-}
-
-int cs_take_back(struct cs_token *t, struct cs_why *why)
-{
-	struct cs_session *s = t->session;
-	struct cs_frame f = {.type = CS_FORGET, .region = t->region}, a;
-	int64_t deadline = cs_now() + s->wait_ms;
-
-	pthread_mutex_lock(&s->mu);
-	for (struct cs_token **at = &s->grants; *at; at = &(*at)->next_grant) {
-		if (*at == t) {
-			*at = t->next_grant;
-			break;
-		}
-	}
-	pthread_mutex_unlock(&s->mu);
-	if (!atomic_load(&s->ended) && cs_question(s, &f, &a, deadline, why) == 0 && a.status == CS_OK &&
-	    quiet(t, deadline) == 0)
-		return 0;
-	if (cs_fence(s, cs_now() + FENCE_MS) == 0)
-		return 0;
-	return cs_fail(why, "the memory must not be reused: the server did not confirm that it lets go of it");
-}
-
-/* gone tells whether the server's process has ended, and with it all that it could do to this process's memory. */
-static int gone(const struct cs_session *s, int64_t deadline)
-{
-	int64_t left = deadline - cs_now();
-	struct pollfd p = {s->server, POLLIN, 0};
-
-	return s->server >= 0 && poll(&p, 1, left > 0 ? (int)left : 0) > 0 && (p.revents & POLLIN) != 0;
-}
-
-int cs_fence(struct cs_session *s, int64_t deadline)
-{
-	pthread_mutex_lock(&s->mu);
-	int ask = s->shm && !s->closing && !atomic_load(&s->ended);
-
-	s->closing |= ask;
-	pthread_mutex_unlock(&s->mu);
-	if (ask)
-		cs_write(&s->links[0], &(struct cs_frame){.type = CS_CLOSE}, NULL);
-	if (s->shm) {
-		pthread_mutex_lock(&s->mu);
-		while (!s->confirmed && !atomic_load(&s->ended) && wait_for_change(s, deadline))
-			;
-		int confirmed = s->confirmed;
-
-		if (s->patience == 0)
-			s->patience = deadline;
-		if (deadline > s->patience)
-			deadline = s->patience;
-		pthread_mutex_unlock(&s->mu);
-		cs_end(s, "ended by this side");
-		return confirmed || gone(s, deadline) ? 0 : -1;
-	}
-	cs_end(s, "ended by this side");
-	pthread_mutex_lock(&s->mu);
-	while (s->receivers > 0 && wait_for_change(s, deadline))
-		;
-	int left = s->receivers;
-
-	pthread_mutex_unlock(&s->mu);
-	return left ? -1 : 0;
+	return cs_fail(why, "no fabric can be used: %s", text);
 }

@@ -82,13 +82,13 @@ static int try_attach(struct cs_session *s, int64_t deadline, uint8_t *status, s
 
 	if (pid > 0)
 		prctl(PR_SET_PTRACER, (unsigned long)pid, 0, 0, 0); /* without effect, the server says that it may not */
-	int bad = cs_question(s, &(struct cs_frame){.type = CS_ATTACH}, &a, deadline, why);
+	int bad = cs_question(s, &(struct cs_frame){.type = CS_ATTACH}, NULL, &a, deadline, why);
 
 	if (!bad && a.type == CS_ASK) {
 		s->sign = a.id;
 		struct cs_frame present = {.type = CS_PRESENT, .id = a.id, .offset = (uint64_t)(uintptr_t)&s->sign};
 
-		bad = cs_question(s, &present, &a, deadline, why);
+		bad = cs_question(s, &present, NULL, &a, deadline, why);
 	}
 	if (pid > 0)
 		prctl(PR_SET_PTRACER, 0UL, 0, 0, 0); /* it was needed for the opening only */

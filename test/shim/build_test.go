@@ -3,11 +3,14 @@
 package shim_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/penstock-store/penstock/native/fakeverbs"
 )
 
 // source is where the C files lie.
@@ -58,18 +61,38 @@ func TestMain(m *testing.M) {
 // program compiles one of testdata with all of the shim, under sanitizers where the machine has them.
 func program(t testing.TB, name, sanitizers string) string {
 	t.Helper()
+	return build(t, name, sanitizers, files(t)...)
+}
+
+// fakedProgram is the driver with faked adapters in its process.
+func fakedProgram(t testing.TB, sanitizers string) string {
+	t.Helper()
+	faked := filepath.Join(source, "..", "fakeverbs")
+	names, err := filepath.Glob(filepath.Join(faked, "fk_*.c"))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("files of the faked adapter: %v %v", names, err)
+	}
+	if !fakeverbs.Supported() {
+		t.Skip("no headers of verbs, or no cgo")
+	}
+	names = append(names, withTable(t, "fakenic.c")...)
+	return build(t, "driver", sanitizers, append(names, "-D_GNU_SOURCE=", "-I", faked, "-I", filepath.Dir(faked))...)
+}
+
+func build(t testing.TB, name, sanitizers string, with ...string) string {
+	t.Helper()
 	cc := compiler(t)
 	builds.mu.Lock()
 	defer builds.mu.Unlock()
-	out := filepath.Join(builds.dir, name+"-"+sanitizers)
+	out := filepath.Join(builds.dir, fmt.Sprint(name, "-", sanitizers, "-", len(with)))
 	if _, err := os.Stat(out); err == nil {
 		return out
 	}
 	args := []string{"-g", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", source, "-o", out,
 		filepath.Join("testdata", name+".c")}
-	args = append(args, files(t)...)
-	with := append([]string{"-fsanitize=" + sanitizers, "-fno-sanitize-recover=undefined"}, args...)
-	text, err := exec.Command(cc, with...).CombinedOutput()
+	args = append(append(append(args, with...), verbsFiles()...), "-ldl")
+	guarded := append([]string{"-fsanitize=" + sanitizers, "-fno-sanitize-recover=undefined"}, args...)
+	text, err := exec.Command(cc, guarded...).CombinedOutput()
 	if err != nil {
 		t.Logf("without the sanitizers: %v\n%s", err, text)
 		text, err = exec.Command(cc, args...).CombinedOutput()

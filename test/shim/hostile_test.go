@@ -69,7 +69,7 @@ func newLiar(t *testing.T, fabric string, proves bool, script func(*peer)) *liar
 	if l.listen, err = net.Listen(network, address); err != nil {
 		t.Fatal(err)
 	}
-	if fabric == "tcp" {
+	if fabric != "shm" {
 		address = l.listen.Addr().String()
 	}
 	mux := http.NewServeMux()

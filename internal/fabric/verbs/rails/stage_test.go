@@ -89,7 +89,7 @@ func TestStage(t *testing.T) {
 // TestStageIsNobodysPeer: no use leads to a stage's queue pair, neither one that comes later nor one that named it
 // before; and what comes by a stage gives its owner no right to the queue pair that it named.
 func TestStageIsNobodysPeer(t *testing.T) {
-	_, set, _, c := ground(t, fakeverbs.Options{ReuseNumbers: true}, nil)
+	_, set, _, c := ground(t, fakeverbs.Options{}, nil)
 	s, q := c.stage(set, "p", make([]byte, windowBytes))
 	at := s.Local()
 	own := initiator.Endpoint{QPN: at.QPN, PSN: at.PSN, GID: at.GID, MTU: at.MTU, Reads: 1}
@@ -118,19 +118,32 @@ func TestStageIsNobodysPeer(t *testing.T) {
 	}
 	gone(t, s)
 	// The next queue pair of this adapter has the number again; a link leads to it beforehand.
-	// Adapters give numbers again. A link that leads to one is found out when a stage gets it.
-	own.QPN += 2
-	early, err := set.Link(LinkOptions{Owner: "q", Peer: own}, nil)
-	if err != nil {
-		t.Fatal(err)
+	// Numbers are given one after another. Links lead to two that are not given yet; one of them a stage gets.
+	early := make(map[uint32]*Link)
+	for i := range uint32(2) {
+		own.QPN = at.QPN + 40 + i
+		l, err := set.Link(LinkOptions{Owner: "q", Peer: own}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		early[own.QPN] = l
 	}
-	later, _ := c.stage(set, "p", make([]byte, 4096))
-	if got := later.Local().QPN; got != own.QPN {
-		t.Fatalf("the adapter gave %d, not %d as this test wants", got, own.QPN)
+	for found := false; !found; {
+		later, _ := c.stage(set, "p", make([]byte, 4096))
+		var l *Link
+		if l, found = early[later.Local().QPN]; found {
+			done(t, l)
+		} else if later.Local().QPN > own.QPN {
+			t.Fatal("no stage got the number")
+		}
+		if err := later.Cut(patience); err != nil {
+			t.Error(err)
+		}
 	}
-	done(t, early)
-	if err := later.Cut(patience); err != nil {
-		t.Error(err)
+	for _, l := range early {
+		if err := l.Cut(patience); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

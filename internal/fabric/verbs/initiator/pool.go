@@ -28,6 +28,9 @@ type PoolOptions struct {
 	// Lost is told, and must not wait, when an adapter does not give a DCI back, or makes none in its place; nil:
 	// nobody.
 	Lost func(error)
+	// Turn waits until the address of a port may be made for an owner, since a kernel that looks for one that is not there
+	// holds a thread for seconds; the turn is given back by leave, which is nil when stop was closed. nil: no bound.
+	Turn func(owner string, stop <-chan struct{}) (leave func())
 }
 
 // Defaults of PoolOptions.
@@ -89,6 +92,7 @@ type Pool struct {
 	renewal time.Duration // firstRenewal
 	lateIn  time.Duration // lateWait
 	polled  chan struct{} // closed when the poller has ended; nil: none was started
+	stop    chan struct{} // closed by close
 	resets  runs          // goroutines in calls of the driver
 
 	polling sync.Mutex
@@ -132,7 +136,9 @@ func (r *Rail) NewPool(o PoolOptions) (*Pool, error) {
 	r.making.Add(1)
 	r.mu.Unlock()
 	defer r.making.Done()
-	p := &Pool{rail: r, o: o, moves: map[uint64]*poolMove{}, renewal: firstRenewal, lateIn: lateWait}
+	p := &Pool{
+		rail: r, o: o, stop: make(chan struct{}), moves: map[uint64]*poolMove{}, renewal: firstRenewal, lateIn: lateWait,
+	}
 	p.linger = func(long time.Duration, f func()) { time.AfterFunc(long, f) }
 	credits := o.Lanes * o.Depth
 	if most := r.dev.Info().MaxCQDepth; most > 0 {
@@ -259,7 +265,7 @@ func (p *Pool) move(ctx context.Context, m *DCMove) error {
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, m.Expire, ErrExpired)
 	defer cancel()
-	port, err := p.ports.take(ctx, m.Target.Port)
+	port, err := p.ports.take(ctx, m.Target.Port, m.Owner)
 	if err != nil {
 		return err
 	}

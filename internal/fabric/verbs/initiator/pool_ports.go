@@ -12,6 +12,9 @@ import (
 // maxPorts bounds the addresses that are kept for peers without a move: each is memory of the kernel.
 const maxPorts = 4096
 
+// errUnwanted says that nobody waited for an address any more.
+var errUnwanted = errors.New("nobody waits for it")
+
 // ports are the addresses of peers' ports. Making one may ask the network and wait, so they are kept: until a move by
 // one is lost, since it holds the neighbour of that day, or until this port's table has changed, of which it holds an
 // entry.
@@ -32,8 +35,9 @@ type port struct {
 	err     error
 }
 
-// take makes or finds the address of a port. Errors: ErrLost, when the peer cannot be found or it takes too long.
-func (s *ports) take(ctx context.Context, at native.PeerPort) (*port, error) {
+// take makes, for an owner, or finds the address of a port. Errors: ErrLost, when the peer cannot be found or it takes
+// too long.
+func (s *ports) take(ctx context.Context, at native.PeerPort, owner string) (*port, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -46,7 +50,7 @@ func (s *ports) take(ctx context.Context, at native.PeerPort) (*port, error) {
 			s.known, s.old = map[native.PeerPort]*port{}, map[*port]struct{}{}
 		}
 		s.known[at] = p
-		s.pool.resets.Go(func() { s.make(p) })
+		s.pool.resets.Go(func() { s.make(p, owner) })
 	}
 	p.users++
 	s.mu.Unlock()
@@ -63,7 +67,41 @@ func (s *ports) take(ctx context.Context, at native.PeerPort) (*port, error) {
 	return p, nil
 }
 
-func (s *ports) make(p *port) {
+// make makes an address that somebody waits for.
+func (s *ports) make(p *port, owner string) {
+	leave := func() {}
+	if turn := s.pool.o.Turn; turn != nil {
+		leave = turn(owner, s.pool.stop)
+	}
+	switch {
+	case leave == nil:
+		p.err = ErrClosed
+	case !s.wanted(p):
+		p.err = errUnwanted
+		leave()
+	default:
+		s.resolve(p)
+		leave()
+	}
+	if p.err != nil {
+		s.forget(p) // before anybody hears of it, so that who asks again does not find it
+	}
+	close(p.ready)
+	s.give(p)
+}
+
+// wanted tells whether somebody waits for a port besides its maker. One that nobody waits for is forgotten.
+func (s *ports) wanted(p *port) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.users > 1 {
+		return true
+	}
+	s.drop(p)
+	return false
+}
+
+func (s *ports) resolve(p *port) {
 	r := s.pool.rail
 	now := r.Rail()
 	path := native.Path{Port: now.Port, GIDIndex: now.GIDIndex, HopLimit: r.opts.HopLimit,
@@ -77,11 +115,6 @@ func (s *ports) make(p *port) {
 	if p.err == nil {
 		p.address, p.err = r.pd.NewAddress(path, p.at)
 	}
-	if p.err != nil {
-		s.forget(p) // before anybody hears of it, so that who asks again does not find it
-	}
-	close(p.ready)
-	s.give(p)
 }
 
 // give gives a port back. Of those that nobody uses only so many are kept.

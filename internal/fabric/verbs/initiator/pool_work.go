@@ -303,6 +303,7 @@ func (p *Pool) close() error {
 	p.mu.Lock()
 	if !p.closed {
 		p.closed, p.empty = true, make(chan struct{})
+		close(p.stop)
 		if len(p.moves) == 0 {
 			close(p.empty)
 		}

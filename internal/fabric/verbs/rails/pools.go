@@ -45,6 +45,7 @@ func (set *Set) Pools(o initiator.PoolOptions) ([]*Pool, error) {
 		}
 		of := o
 		of.Lost = func(err error) { set.logger.Error("rdma dci does not serve", "rail", k.name, "error", err) }
+		of.Turn = k.connects.take
 		pool, err := engine.NewPool(of)
 		if err != nil {
 			errs = append(errs, err)

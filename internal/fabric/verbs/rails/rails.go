@@ -15,8 +15,8 @@
 //  4. A use leads never to a queue pair of this node, nor to one that has answered to another principal, of whichever
 //     fabric: one that is found to is told to fail. The queue pairs of stages are this node's like all others; but what
 //     comes by one proves nothing about who sent it.
-//  5. A principal has at most its share of a rail's uses, and of those that connect at once, all fabrics together; and
-//     of its pool of dynamic connections a share of its own, whatever ports it names.
+//  5. A principal has at most its share of a rail's uses, and of those that connect at once, all fabrics together, the
+//     addresses of dynamic connections included; and of its pool of those a share of its own, whatever ports it names.
 //  6. A stage is closed before its rail is, and its memory is not its owner's before that.
 //  7. A link-local address of a client is reached by the rail of the link that its connection came in by, and by no
 //     other: another link has another machine there.

@@ -223,8 +223,8 @@ func TestRCLost(t *testing.T) {
 	}
 }
 
-// TestRCAdapterFails: what an adapter refuses costs the session, and memory only when neither its queue pairs end nor the
-// key is taken back.
+// TestRCAdapterFails: what an adapter refuses costs the session, and memory only when neither its queue pairs end nor
+// the key is taken back.
 func TestRCAdapterFails(t *testing.T) {
 	binary := fakedProgram(t, "address,undefined")
 	for name, c := range map[string]struct {

@@ -39,6 +39,7 @@ type call struct {
 	moved  int64  // payload bytes moved
 	reason string // why RDMA was declined
 	bySpec bool   // a decline is answered with 2xx
+	early  bool   // the answer comes before the body was read
 
 	// For the access log.
 	answer counted
@@ -238,7 +239,7 @@ func (c *call) fail(err error) {
 	if e.Code == s3.RequestTimeout { // the rest of the body would be read for as long again
 		h["Connection"] = []string{"close"}
 	}
-	c.limitDrain()
+	c.limitBody()
 	if !s3.HasBody(c.r.Method, e.Status) {
 		c.writeHeader(e.Status)
 		return
@@ -302,21 +303,6 @@ func dropObjectHeaders(h http.Header) {
 	for _, name := range objectHeaders {
 		delete(h, name)
 	}
-}
-
-// drainWait bounds how long net/http may wait for the rest of a body that an error left unread.
-const drainWait = 5 * time.Second
-
-func (c *call) limitDrain() {
-	if c.r.ContentLength == 0 {
-		return
-	}
-	wait := drainWait
-	if k, err := carrierOf(c.r.Header); k != nil || err != nil {
-		wait = tokenDrainWait
-	}
-	// An error means that there is no connection to wait for.
-	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(wait))
 }
 
 func (c *call) writeHeader(status int) {

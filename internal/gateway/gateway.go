@@ -196,6 +196,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.fail(err)
 	}
 	c.ended()
+	c.drainEarly()
 }
 
 // serverHeader is shared by all answers; net/http only reads it.

@@ -51,10 +51,6 @@ const knownAgent = "cuobj"
 // emptySHA256 is the payload hash of an empty body; a request with a token has no other body.
 const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// tokenDrainWait is drainWait for requests with a token and a body: a client that announces the payload and keeps it
-// in its memory never sends it, and waits for the answer.
-const tokenDrainWait = 100 * time.Millisecond
-
 // errDeadline is the cause of a context that ended at the transfer's deadline.
 var errDeadline = errors.New("gateway: deadline of the transfer passed")
 

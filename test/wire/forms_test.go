@@ -1,10 +1,12 @@
 package wire_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -233,6 +235,56 @@ func TestAnnouncedBodyIsNotAwaited(t *testing.T) {
 				if _, changed := tr.changed(); changed {
 					t.Errorf("%s: something moved", name)
 				}
+			}
+		}
+	}
+}
+
+// TestBodyWithATokenIsAnswered: a client that first sends its whole body and then reads finds the answer, however slowly
+// it sends. Oracle: a connection that takes every byte, and the status that comes back on it.
+func TestBodyWithATokenIsAnswered(t *testing.T) {
+	b := newBench(t)
+	const pause = 150 * time.Millisecond
+	for _, c := range []struct {
+		bytes, times int
+		pause        time.Duration
+	}{{100_000, 1, 0}, {32 << 20, 1, 0}, {30_000, 3, pause}, {2 << 20, 3, pause}} {
+		for _, o := range []op{get, put} {
+			s := scenario{name: "sent", op: o, size: objectBytes}
+			tr := b.prepare(&s)
+			r := tr.start()
+			r.add("Host", tr.host)
+			for _, f := range []field{{"x-amz-rdma-token", tr.token}, {"x-amz-date", tr.stamp()},
+				{"x-amz-content-sha256", unsigned}} {
+				r.add(f.name, f.value)
+			}
+			tr.finish(r, unsigned, nil, field{"Content-Length", strconv.Itoa(c.bytes * c.times)})
+			conn, err := net.Dial("tcp", b.host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := conn.SetDeadline(time.Now().Add(ioWait)); err != nil {
+				t.Fatal(err)
+			}
+			_, err = conn.Write(r.bytes())
+			for range c.times {
+				<-time.After(c.pause)
+				if err == nil {
+					_, err = conn.Write(random(c.bytes))
+				}
+			}
+			if err != nil {
+				t.Errorf("%d bytes %d times: sent: %v", c.bytes, c.times, err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: r.method})
+			if err != nil {
+				t.Errorf("%d bytes %d times: %v", c.bytes, c.times, err)
+			} else if resp.StatusCode != 400 || !resp.Close {
+				t.Errorf("%d bytes %d times: status %d, connection ends: %v", c.bytes, c.times, resp.StatusCode, resp.Close)
+			}
+			_ = conn.Close()
+			if _, changed := tr.changed(); changed {
+				t.Errorf("%d bytes %d times: something moved", c.bytes, c.times)
 			}
 		}
 	}

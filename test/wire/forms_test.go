@@ -240,8 +240,8 @@ func TestAnnouncedBodyIsNotAwaited(t *testing.T) {
 	}
 }
 
-// TestBodyWithATokenIsAnswered: a client that first sends its whole body and then reads finds the answer, however slowly
-// it sends. Oracle: a connection that takes every byte, and the status that comes back on it.
+// TestBodyWithATokenIsAnswered: a client that first sends its whole body and then reads finds the answer, however
+// slowly it sends. Oracle: a connection that takes every byte, and the status that comes back on it.
 func TestBodyWithATokenIsAnswered(t *testing.T) {
 	b := newBench(t)
 	const pause = 150 * time.Millisecond

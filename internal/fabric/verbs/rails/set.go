@@ -200,7 +200,7 @@ func (set *Set) Owns(gid [16]byte) bool {
 // Near is the rail of an address of this node, or, of a link-local one, that of its link; nil: there is none. It takes
 // no lock.
 func (set *Set) Near(at netip.Addr) *Rail {
-	if !at.IsValid() {
+	if at = at.Unmap(); !at.IsValid() {
 		return nil
 	}
 	for _, k := range set.list {

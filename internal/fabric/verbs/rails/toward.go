@@ -32,7 +32,7 @@ func Compare(a, b, near *Rail) int {
 // local: each link has machines of its own at its link-local addresses, which lead to the peer by the near rail only,
 // or are the rail's own. It takes no lock.
 func (k *Rail) Links(peer [16]byte, local netip.Addr) bool {
-	return k.links(peer, k.set.Near(local.Unmap()))
+	return k.links(peer, k.set.Near(local))
 }
 
 func (k *Rail) links(peer [16]byte, near *Rail) bool {

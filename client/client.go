@@ -71,7 +71,8 @@ func (c *Client) Endpoint() string { return c.cfg.Endpoint }
 
 // Close fences all sessions and drops idle connections. Regions must be closed by whoever
 // allocated them; their registrations end here. It waits up to the fence limit. Every Client must be
-// closed.
+// closed. Where a driver of an adapter does not return, Close says so after 5 s, and what the driver has is let go
+// when it returns: Config.Verbs must stay open until then.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {

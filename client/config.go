@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -16,12 +17,15 @@ import (
 type Fabric string
 
 // Preferences. Auto takes the first that can be used: shm when the node runs on this host, rc where both machines have
-// RDMA adapters, tcp. Memory that shm cannot reach goes by the next; Result.Reason says so.
+// RDMA adapters, tcp. Memory that shm cannot reach goes by the next; Result.Reason says so. DC is for servers that take
+// tokens of the cuObject wire, Penstock's own among them (rdma.dc); it needs mlx5 adapters, was not yet run on
+// hardware, and is never chosen by Auto.
 const (
 	Auto Fabric = "auto"
 	SHM  Fabric = "shm"
 	RC   Fabric = "rc"
 	TCP  Fabric = "tcp"
+	DC   Fabric = "dc"
 	HTTP Fabric = "http"
 )
 
@@ -38,7 +42,7 @@ const (
 	DefaultConcurrency = 4
 	// DefaultTransferTimeout bounds one fabric request: what 4 GiB need at 100 MB/s, with margin.
 	DefaultTransferTimeout = 60 * time.Second
-	// MaxTransferTimeout is the longest deadline that a node grants.
+	// MaxTransferTimeout is the longest deadline that a node grants; on dc it is 8 s.
 	MaxTransferTimeout = 300 * time.Second
 	// DefaultMaxAttempts bounds the tries of one request: more only prolongs an outage.
 	DefaultMaxAttempts = 4
@@ -47,6 +51,7 @@ const (
 	// MaxParts is S3's limit of parts in one upload.
 	MaxParts = 10000
 
+	dcDeadlineMS    = 8000             // docs/wire.md §5: the longest for tokens without a session
 	answerGrace     = 2 * time.Second  // how long after the deadline an answer may still arrive
 	fenceTimeout    = 10 * time.Second // a node drains by its deadline; without an ack the region is abandoned
 	sessionTimeout  = 10 * time.Second // opening a session: two signed requests and a dial
@@ -64,6 +69,9 @@ const (
 	// continueWait is how long a PUT waits for "100 Continue" before it sends its body unasked.
 	continueWait = time.Second
 )
+
+// DefaultDCKey is the access key that clients and servers of the cuObject wire use unless told otherwise.
+const DefaultDCKey = "0xffeeddcc"
 
 // Credentials sign requests.
 type Credentials struct {
@@ -95,13 +103,17 @@ type Config struct {
 	ClientCert string // the client's own certificate and
 	ClientKey  string // its key, for a node that asks for one
 
-	// Fabric is Auto when empty. With SHM, RC or TCP no other fabric is tried.
+	// Fabric is Auto when empty. With SHM, RC, TCP or DC no other fabric is tried.
 	Fabric Fabric
-	// Verbs is the library of RDMA adapters for rc; nil: libibverbs.so.1, opened when rc is first wanted. It must
-	// outlive the Client, and may serve several.
+	// Verbs is the library of RDMA adapters for rc and dc; nil: libibverbs.so.1, opened when one of them is first wanted.
+	// It must outlive the Client, and may serve several.
 	Verbs *native.Library
-	// RDMADevices restrict rc to some adapters ("mlx5_0") or ports ("mlx5_0/1") of this machine; empty: all.
+	// RDMADevices restrict rc and dc to some adapters ("mlx5_0") or ports ("mlx5_0/1") of this machine; empty: all.
 	RDMADevices []string
+	// DCKey is the access key of this client's targets on dc, a number of up to 64 bits such as DefaultDCKey, which it
+	// is when empty. The server must have the same one (rdma.dc_key). The default is known to everybody: whoever reads
+	// a token on the network can then use the memory.
+	DCKey string
 	// AllowHTTPFallback lets HTTP carry a payload that the fabric declined. The Result says so.
 	AllowHTTPFallback bool
 
@@ -133,6 +145,7 @@ func (c Config) resolved() (Config, *url.URL, error) {
 		}
 	}
 	c.Fabric = Fabric(firstOf(string(c.Fabric), string(Auto)))
+	c.DCKey = firstOf(c.DCKey, DefaultDCKey)
 	c.PartBytes = orDefault(c.PartBytes, DefaultPartBytes)
 	c.MultipartBytes = orDefault(c.MultipartBytes, DefaultMultipartBytes)
 	c.Concurrency = orDefault(c.Concurrency, DefaultConcurrency)
@@ -154,9 +167,12 @@ func (c Config) check() (*url.URL, error) {
 		return nil, fmt.Errorf("%w: endpoint %q is not http(s)://host[:port]", ErrConfig, c.Endpoint)
 	}
 	switch c.Fabric {
-	case Auto, SHM, RC, TCP, HTTP:
+	case Auto, SHM, RC, TCP, DC, HTTP:
 	default:
-		return nil, fmt.Errorf("%w: fabric %q is not auto, shm, rc, tcp or http", ErrConfig, c.Fabric)
+		return nil, fmt.Errorf("%w: fabric %q is not auto, shm, rc, tcp, dc or http", ErrConfig, c.Fabric)
+	}
+	if _, err := strconv.ParseUint(c.DCKey, 0, 64); err != nil { // not wrapped: it quotes the key
+		return nil, fmt.Errorf("%w: the access key of dc is no number of at most 64 bits", ErrConfig)
 	}
 	if c.Credentials.AccessKey == "" || c.Credentials.SecretKey == "" {
 		return nil, fmt.Errorf("%w: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,"+

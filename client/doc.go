@@ -6,7 +6,7 @@
 // A Client holds one HTTP connection pool and, opened at first use, one session per fabric with the
 // node behind its endpoint. A Region is memory that the node can reach. GetInto fills a window of a
 // Region with an object or a range, PutFrom stores a window as an object; each Result says which
-// path carried the bytes ("shm", "rc", "tcp" or "http") and, when it was not the preferred one, why.
+// path carried the bytes ("shm", "rc", "tcp", "dc" or "http") and, when it was not the preferred one, why.
 //
 //	c, err := client.New(client.Config{Endpoint: "http://127.0.0.1:9000"})
 //	r, err := c.Alloc(64 << 20)
@@ -19,10 +19,10 @@
 //  2. A declined transfer goes over HTTP only if the configuration allows it, and the Result says so.
 //     403, 404, 412 and all other S3 errors are never taken for a decline.
 //  3. When GetInto or PutFrom has returned, nothing touches the window any more. A request that
-//     ended without an answer, or moved other bytes than its checksum says, and on rc one that failed, is fenced before
-//     its call returns; when the fence is not
-//     acknowledged (on rc: when an adapter does not let go) the Region is abandoned: its memory is never handed out
-//     again and further calls with it fail with ErrRegionAbandoned.
+//     ended without an answer, or moved other bytes than its checksum says, and on rc and dc one that failed, is fenced
+//     before its call returns: by the end of its session, on dc by the end of its region's keys; when the fence is not
+//     acknowledged (on rc and dc: when an adapter does not let go) the Region is abandoned: its memory is never
+//     handed out again and further calls with it fail with ErrRegionAbandoned.
 //  4. Each attempt mints its own token. Tokens and secrets are never logged.
 //  5. Every PUT and every part carries its CRC64NVME, so a server that ignores the token cannot
 //     store an empty object and call it success.

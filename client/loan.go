@@ -21,6 +21,7 @@ import (
 type Loan struct {
 	client    *Client
 	session   *session
+	at        announced
 	window    Window
 	direction target.Direction
 	limit     time.Duration
@@ -93,12 +94,12 @@ func (l *lease) lend(c *Client, w Window, method string) (*Loan, error) {
 		return nil, fmt.Errorf("client: grant window: %w", err)
 	}
 	return &Loan{
-		client: c, session: l.session, window: w, direction: direction, grant: g, limit: l.deadline(c),
+		client: c, session: l.session, at: l.at, window: w, direction: direction, grant: g, limit: l.deadline(c),
 		release: func() {}, own: true,
 	}, nil
 }
 
-// Fabric is "shm", "rc" or "tcp".
+// Fabric is "shm", "rc", "tcp" or "dc".
 func (l *Loan) Fabric() string { return l.session.name }
 
 // SetHeader adds the token and the deadline, which have to be signed. The payload's checksum, if any, is
@@ -155,7 +156,7 @@ func (l *Loan) Settle(resp *http.Response, err error) (Settlement, error) {
 	switch v.outcome {
 	case outcomeBroken:
 		// The answer cannot be trusted, so neither can its claim that the transfer is over.
-		return Settlement{}, l.client.quarantine(l.window.Region, l.session, v.err)
+		return Settlement{}, l.quarantine(v.err)
 	case outcomeDone:
 		return Settlement{Moved: true, Bytes: n}, nil
 	case outcomeDeclined:
@@ -168,11 +169,15 @@ func (l *Loan) Settle(resp *http.Response, err error) (Settlement, error) {
 	return Settlement{}, nil
 }
 
+func (l *Loan) quarantine(cause error) error {
+	return l.client.quarantine(l.window.Region, l.session, l.at, cause)
+}
+
 // Distrust is for a GET that Settle said had moved, and whose bytes are not those that the answer spoke of: some may
 // still be on their way. When it returns, nothing touches the window any more, or its region is abandoned. It blocks up
 // to the fence limit. It returns cause, joined with ErrRegionAbandoned when the fence was not acknowledged.
 func (l *Loan) Distrust(cause error) error {
-	return l.client.quarantine(l.window.Region, l.session, cause)
+	return l.quarantine(cause)
 }
 
 // judge also returns the bytes that moved.
@@ -197,8 +202,8 @@ func (l *Loan) judge(resp *http.Response) (verdict, int64) {
 }
 
 // end takes the grant back. A nil resp: there is no answer, and err says why. When it returns, the window
-// is safe: the request was answered (on rc: without a failure), was never sent, or its session is fenced (or else the
-// region is abandoned, and the error says so). The answer's body is buffered.
+// is safe: the request was answered (on rc and dc: without a failure), was never sent, or its session is fenced (or
+// else the region is abandoned, and the error says so). The answer's body is buffered.
 func (l *Loan) end(resp *http.Response, err error) error {
 	code := ""
 	if resp != nil {
@@ -212,10 +217,11 @@ func (l *Loan) end(resp *http.Response, err error) error {
 	case resp != nil && !ofNode(resp):
 		// The transfer goes on until the node notices that nobody waits for it.
 		err = fmt.Errorf("status %d of something on the way", resp.StatusCode)
-	case resp != nil && endErr == nil && l.session.name == PathRC && failure(resp.StatusCode) &&
+	case resp != nil && endErr == nil && byAdapter(l.session.name) && failure(resp.StatusCode) &&
 		!(resp.StatusCode == http.StatusServiceUnavailable && code == codeSlowDown):
-		// The adapter takes what comes for any announced memory: only a dead queue pair makes sure that nothing does.
-		return l.client.quarantine(l.window.Region, l.session, nil)
+		// The adapter takes what comes for any announced memory: only a dead queue pair, or key, makes sure that
+		// nothing does.
+		return l.quarantine(nil)
 	case resp != nil && endErr == nil:
 		return nil
 	case resp != nil && (resp.StatusCode > 299 || l.session.over()):
@@ -223,12 +229,12 @@ func (l *Loan) end(resp *http.Response, err error) error {
 		err = endErr
 	case resp != nil:
 		// Answered while the transfer was still under way: the answer was not true.
-		return l.client.quarantine(l.window.Region, l.session, fmt.Errorf(
+		return l.quarantine(fmt.Errorf(
 			"%w: answered before its transfer ended: %w", ErrProtocol, endErr))
 	case !l.maybeSent():
 		return err
 	}
-	return l.client.quarantine(l.window.Region, l.session, fmt.Errorf("%w: %w", ErrNoAnswer, err))
+	return l.quarantine(fmt.Errorf("%w: %w", ErrNoAnswer, err))
 }
 
 // ofNode tells whether an answer may be the node's own. A proxy that has waited long enough for the node says

@@ -25,6 +25,7 @@ type node struct {
 	creds    client.Credentials
 	stop     func()
 	adapters *fakeverbs.NIC // faked ones, of node and clients
+	change   func(*client.Config)
 }
 
 func startNode(t *testing.T) *node {
@@ -53,6 +54,9 @@ func (n *node) client(path string, change ...func(*client.Config)) *client.Clien
 	}
 	if n.adapters != nil {
 		cfg.Verbs = n.adapters.Library()
+	}
+	if n.change != nil {
+		n.change(&cfg)
 	}
 	for _, f := range change {
 		f(&cfg)

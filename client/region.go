@@ -35,9 +35,13 @@ type announcement struct {
 
 // stale tells whether a refused announcement may be tried again.
 func (a *announcement) stale(now time.Time) bool {
+	return a.final() && a.err != nil && !now.Before(a.retryAt)
+}
+
+func (a *announcement) final() bool {
 	select {
 	case <-a.ready:
-		return a.err != nil && !now.Before(a.retryAt)
+		return true
 	default:
 		return false
 	}
@@ -60,7 +64,7 @@ func (c *Client) Alloc(n int64) (*Region, error) {
 // MaxRegionBytes bounds a region: more than any machine's memory is a mistake.
 const MaxRegionBytes = 1 << 46
 
-// Register makes a Region of the caller's memory, which must be writable. rc, tcp and HTTP reach any such
+// Register makes a Region of the caller's memory, which must be writable. rc, dc, tcp and HTTP reach any such
 // memory. A node on this host reaches it (shm) through the kernel, if it runs as the same user, without
 // CAP_SYS_PTRACE, and the kernel lets it trace this process (docs/semantics.md); memory of Alloc is
 // faster there.
@@ -221,6 +225,15 @@ func (r *Region) on(ctx context.Context, s *session) (announced, error) {
 		return a.at, a.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// retire makes later calls announce the region anew on the session.
+func (r *Region) retire(s *session, at announced) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.announced[s]; a != nil && a.final() && a.at == at {
+		delete(r.announced, s)
 	}
 }
 

@@ -7,13 +7,14 @@ const (
 	PathSHM  = "shm"
 	PathRC   = "rc"
 	PathTCP  = "tcp"
+	PathDC   = "dc"
 	PathHTTP = "http"
 )
 
 // Result says what a transfer did.
 type Result struct {
 	Bytes int64 // payload bytes moved
-	// Path is "shm", "rc", "tcp" or "http". A transfer in several parts names a fabric only if that
+	// Path is "shm", "rc", "tcp", "dc" or "http". A transfer in several parts names a fabric only if that
 	// fabric carried every part.
 	Path string
 	// Reason says why a preferred path did not carry the payload, or part of it: a short fixed word

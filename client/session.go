@@ -15,6 +15,7 @@ import (
 
 	"github.com/penstock-store/penstock/client/target"
 	"github.com/penstock-store/penstock/internal/frame"
+	"github.com/penstock-store/penstock/native"
 )
 
 // reopenDelay is how long a fabric that could not be opened is left alone: without it every request
@@ -32,6 +33,12 @@ type conn interface {
 type announced interface {
 	Grant(off, n int64, d target.Direction) (grant, error)
 	Forget(ctx context.Context) error
+}
+
+// fencer is an optional ability of an announced region: late access to it alone is made impossible, and the conn lives
+// on. Afterwards it gives no grants any more.
+type fencer interface {
+	Fence(ctx context.Context) error
 }
 
 // grant lets one request use one window.
@@ -67,10 +74,13 @@ func (t targetRegion) Forget(ctx context.Context) error { return t.region.Forget
 
 func (f *fabricSet) dialTarget(ctx context.Context, offer frame.SessionReply) (conn, error) {
 	var o target.Options
-	if offer.Fabric == PathRC {
+	if byAdapter(offer.Fabric) {
 		devices, refused := f.adapters.ready() // a look was a moment ago, by locally
 		if refused != nil {
 			return nil, refused
+		}
+		if offer.Fabric == PathDC {
+			return f.openDC(ctx, devices)
 		}
 		o.Devices = devices
 	}
@@ -81,9 +91,12 @@ func (f *fabricSet) dialTarget(ctx context.Context, offer frame.SessionReply) (c
 	return targetConn{tc}, nil
 }
 
+// byAdapter tells whether adapters of this machine let the node, or another server, at the memory.
+func byAdapter(fabric string) bool { return fabric == PathRC || fabric == PathDC }
+
 // locally tells why this machine rules a fabric out; nil: it does not. Nothing is asked of the node for that.
 func (f *fabricSet) locally(fabric string) *DeclinedError {
-	if fabric != PathRC {
+	if !byAdapter(fabric) {
 		return nil
 	}
 	_, refused := f.adapters.get()
@@ -131,6 +144,23 @@ func (s *session) fence() error {
 	})
 	<-s.fenced
 	return s.fenceErr
+}
+
+// fenceFor is fence after a request on a region, or a fence of the region alone where the conn can do that.
+func (s *session) fenceFor(r *Region, at announced) error {
+	alone, ok := at.(fencer)
+	if !ok {
+		return s.fence()
+	}
+	r.retire(s, at)
+	ctx, cancel := context.WithTimeout(context.Background(), fenceTimeout)
+	defer cancel()
+	err := alone.Fence(ctx)
+	s.slot.set.client.cfg.Logger.Info("region fenced", "fabric", s.name, "acknowledged", err == nil)
+	if err != nil { // what cannot be taken back may still be out of reach without the conn
+		return s.fence()
+	}
+	return nil
 }
 
 // forget ends a session that the node does not know any more.
@@ -211,6 +241,10 @@ func (s *slot) fill(ctx context.Context) {
 	} else {
 		log.Debug("session opened", "fabric", s.name)
 	}
+	if sess != nil && s.set.life.Err() != nil { // nobody waits for it any more
+		_ = sess.fence() // nothing is announced on it
+		sess, refused = nil, &DeclinedError{Reason: ReasonNoSession, Cause: ErrClosed}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current, s.refused = sess, refused
@@ -225,6 +259,9 @@ func (s *slot) fill(ctx context.Context) {
 func (s *slot) open(ctx context.Context) (*session, *DeclinedError) {
 	if refused := s.set.local(s.name); refused != nil {
 		return nil, refused
+	}
+	if s.name == PathDC {
+		return s.openAlone(ctx)
 	}
 	info, err := s.set.client.NodeInfo(ctx)
 	if err != nil {
@@ -247,10 +284,30 @@ func (s *slot) open(ctx context.Context) (*session, *DeclinedError) {
 	}, nil
 }
 
-// dialReason is the word for a session that was offered and did not come about.
+// openAlone opens what needs no word of the node, which may be a server that has no control plane.
+func (s *slot) openAlone(ctx context.Context) (*session, *DeclinedError) {
+	cn, err := s.set.dial(ctx, frame.SessionReply{Fabric: s.name})
+	if refused := new(DeclinedError); errors.As(err, &refused) {
+		return nil, refused
+	}
+	if err != nil {
+		return nil, &DeclinedError{Reason: dialReason(s.name, err), Cause: err}
+	}
+	return &session{
+		name: s.name, conn: cn, limits: frame.ControlLimits{MaxDeadlineMillis: dcDeadlineMS}, slot: s,
+		fenced: make(chan struct{}), foreign: true,
+	}, nil
+}
+
+// dialReason is the word for a session that was offered, or is not, and did not come about.
 func dialReason(fabric string, err error) string {
 	refused := new(frame.RefusedError)
+	missing := new(native.UnavailableError)
 	switch {
+	case fabric == PathDC && errors.As(err, &missing):
+		return missing.Reason
+	case fabric == PathDC:
+		return ReasonAdapter
 	case fabric != PathRC || !errors.Is(err, target.ErrRefused):
 		return ReasonNoSession
 	case !errors.As(err, &refused):
@@ -403,19 +460,20 @@ type fabricSet struct {
 	openers  sync.WaitGroup
 	adapters adapters
 
-	openLimit time.Duration // how long requests wait for a session that is being opened
+	openLimit  time.Duration // how long requests wait for a session that is being opened
+	closeLimit time.Duration // and close for its opener to give up
 }
 
 func (f *fabricSet) init(c *Client) {
 	f.client, f.dial, f.local = c, f.dialTarget, f.locally
 	f.adapters = adapters{library: c.cfg.Verbs, names: c.cfg.RDMADevices}
-	f.openLimit = sessionTimeout + openGrace
+	f.openLimit, f.closeLimit = sessionTimeout+openGrace, openGrace
 	f.life, f.end = context.WithCancel(context.Background())
 	var names []string
 	switch c.cfg.Fabric {
 	case Auto:
 		names = []string{PathSHM, PathRC, PathTCP}
-	case SHM, RC, TCP:
+	case SHM, RC, TCP, DC:
 		names = []string{string(c.cfg.Fabric)}
 	}
 	for _, name := range names {
@@ -433,7 +491,8 @@ func (f *fabricSet) start(s *slot) bool {
 	return true
 }
 
-// close ends openers and fences what is open.
+// close ends openers and fences what is open. An opener that hangs in a driver is not waited for longer than
+// closeLimit: what it needs is let go when it returns, and the error says so.
 func (f *fabricSet) close() error {
 	for _, s := range f.slots { // no opener starts between the end of life and the wait for openers
 		s.mu.Lock()
@@ -442,7 +501,25 @@ func (f *fabricSet) close() error {
 	for _, s := range f.slots {
 		s.mu.Unlock()
 	}
-	f.openers.Wait()
+	opened := make(chan struct{})
+	let := make(chan error, 1)
+	go func() {
+		f.openers.Wait()
+		close(opened)
+		let <- errors.Join(f.fence(), f.adapters.close())
+	}()
+	timer := time.NewTimer(f.closeLimit)
+	defer timer.Stop()
+	select {
+	case <-opened:
+		return <-let
+	case <-timer.C:
+		return errors.Join(f.fence(), errOpenHangs)
+	}
+}
+
+// fence fences what is open.
+func (f *fabricSet) fence() error {
 	var errs []error
 	for _, s := range f.slots {
 		s.mu.Lock()
@@ -452,7 +529,6 @@ func (f *fabricSet) close() error {
 			errs = append(errs, current.fence())
 		}
 	}
-	errs = append(errs, f.adapters.close())
 	return errors.Join(errs...)
 }
 

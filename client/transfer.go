@@ -44,10 +44,10 @@ func (c *Client) attempt(ctx context.Context, t transfer) (Result, error) {
 		switch {
 		case v.outcome == outcomeBroken:
 			// The answer cannot be trusted, so neither can its claim that the transfer is over.
-			return Result{}, c.quarantine(t.region, l.session, v.err)
+			return Result{}, c.quarantine(t.region, l.session, l.at, v.err)
 		case errors.Is(err, ErrChecksum):
 			// Not all of the bytes are there that the answer speaks of: some may still be on their way.
-			return Result{}, c.quarantine(t.region, l.session, err)
+			return Result{}, c.quarantine(t.region, l.session, l.at, err)
 		case err != nil:
 			return Result{}, err
 		case v.outcome == outcomeDone:
@@ -73,10 +73,11 @@ func (c *Client) attempt(ctx context.Context, t transfer) (Result, error) {
 	return res, nil
 }
 
-// quarantine fences the session after a request on it ended without a trustworthy answer. It
-// returns cause (nil: the answer itself), joined with ErrRegionAbandoned when the fence was not acknowledged.
-func (c *Client) quarantine(r *Region, s *session, cause error) error {
-	if err := s.fence(); err != nil {
+// quarantine fences the session, or on dc the region's keys, after a request on it ended without a trustworthy
+// answer. It returns cause (nil: the answer itself), joined with ErrRegionAbandoned when the fence was not
+// acknowledged.
+func (c *Client) quarantine(r *Region, s *session, at announced, cause error) error {
+	if err := s.fenceFor(r, at); err != nil {
 		r.abandon()
 		return errors.Join(ErrRegionAbandoned, cause, err)
 	}

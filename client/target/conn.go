@@ -436,24 +436,33 @@ func (c *Conn) fenceByAdapters(ctx context.Context) error {
 		<-c.ended
 		c.tasks.Wait()
 	}()
-	select {
-	case <-over:
-	case <-ctx.Done():
-		timer := time.NewTimer(driverWait)
-		defer timer.Stop()
-		select {
-		case <-over:
-		case <-timer.C:
-			if c.paths.ended() { // what is left to do cannot bring a queue pair back
-				return nil
-			}
-			return ErrNotFenced
+	if !returned(ctx, over) {
+		if c.paths.ended() { // what is left to do cannot bring a queue pair back
+			return nil
 		}
+		return ErrNotFenced
 	}
 	if c.paths.leaky() {
 		return ErrNotFenced
 	}
 	return nil
+}
+
+// returned waits for over, no longer than ctx and driverWait.
+func returned(ctx context.Context, over <-chan struct{}) bool {
+	select {
+	case <-over:
+		return true
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(driverWait)
+	defer timer.Stop()
+	select {
+	case <-over:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 var errFenced = errors.New("target: ended by this side")

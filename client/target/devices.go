@@ -25,6 +25,11 @@ type Devices struct {
 	open   map[string]*device
 }
 
+// listener is told what happens to an adapter. It must not block, nor call back.
+type listener interface {
+	notice(d *device, e native.Event)
+}
+
 // device is an open adapter and what listens to its events.
 type device struct {
 	owner  *Devices
@@ -34,7 +39,7 @@ type device struct {
 	heard  chan struct{} // closed when nothing listens any more
 
 	// guarded by Devices.mu
-	users map[*paths]struct{}
+	users map[listener]struct{}
 	lost  bool // the adapter failed: whoever comes next opens it anew
 }
 
@@ -98,7 +103,7 @@ func (d *Devices) rails(since time.Time) ([]rail.Rail, []rail.Skipped, error) {
 }
 
 // use opens the adapter, or shares it, and delivers its events to p until release.
-func (d *Devices) use(name string, p *paths) (*device, error) {
+func (d *Devices) use(name string, p listener) (*device, error) {
 	if dev, err := d.join(name, p, nil); dev != nil || err != nil {
 		return dev, err
 	}
@@ -114,7 +119,7 @@ func (d *Devices) use(name string, p *paths) (*device, error) {
 }
 
 // join makes p a user of the open adapter, or of verbs when there is none; nil without an error: neither is there.
-func (d *Devices) join(name string, p *paths, verbs *native.Device) (*device, error) {
+func (d *Devices) join(name string, p listener, verbs *native.Device) (*device, error) {
 	d.mu.Lock()
 	before := d.open[name]
 	switch {
@@ -132,7 +137,7 @@ func (d *Devices) join(name string, p *paths, verbs *native.Device) (*device, er
 	ctx, cancel := context.WithCancel(context.Background())
 	dev := &device{
 		owner: d, name: name, verbs: verbs, cancel: cancel, heard: make(chan struct{}),
-		users: map[*paths]struct{}{p: {}},
+		users: map[listener]struct{}{p: {}},
 	}
 	d.open[name] = dev
 	idle := before != nil && len(before.users) == 0
@@ -168,7 +173,7 @@ func (v *device) listen(ctx context.Context) {
 }
 
 // release ends the session's use of the adapter.
-func (v *device) release(p *paths) {
+func (v *device) release(p listener) {
 	v.owner.mu.Lock()
 	delete(v.users, p)
 	last := len(v.users) == 0 && (v.owner.closed || v.owner.open[v.name] != v)

@@ -1,11 +1,12 @@
-// Package target is the client's end of the shm, tcp and rc fabrics: it holds the memory that a server
-// may write or read, and the data connections on which it grants that.
+// Package target is the client's end of the shm, tcp, rc and dc fabrics: it holds the memory that a server
+// may write or read, and the data connections on which it grants that. On dc there are none: a DC makes tokens that say
+// all by themselves. It was not yet run on hardware.
 //
 // Called by: client (Session, Region), fabrictest, benchmarks.
 //
 // Invariants:
 //  1. A server touches only windows that Expect granted and End has not taken back (tcp), or regions
-//     that are announced (shm and rc, where kernel and adapter cannot tell windows apart).
+//     that are announced (shm and rc, where kernel and adapter cannot tell windows apart), or registered (dc).
 //  2. Memory whose session ended without a fence is abandoned: it is never announced again, and memory
 //     of Go's heap among it is never collected. On rc that takes an adapter that lets go of nothing.
 //  3. The client proves its secret and demands the server's proof before it announces memory.
@@ -13,10 +14,12 @@
 //     server's writes always progress while the client lives.
 //  5. FENCED is sent only when the path's queue pair is destroyed, or at least in its error state. When a session has
 //     ended, all its queue pairs are, and then its memory is deregistered, once.
-//  6. No call of an adapter is made under Devices.mu or paths.mu: drivers may take long.
+//  6. No call of an adapter is made under Devices.mu, paths.mu or DC.mu: drivers may take long.
+//  7. Memory of a DC has keys that no other registration has. When they are revoked, or the DC's targets are closed, no
+//     adapter of this machine takes a packet for the memory, whoever sends it.
 //
-// Lock order: link.writeMu, then Conn.mu, then Memory.mu; Devices.mu, then paths.eventMu. paths.mu is taken under none
-// of them, and none of them under it.
+// Lock order: link.writeMu, then Conn.mu, then Memory.mu; Devices.mu, then the eventMu of paths or DC. paths.mu and
+// DC.mu are taken under none of them, and none of them under these.
 //
 // What it does not do: HTTP, retries, choosing a fabric.
 package target

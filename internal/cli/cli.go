@@ -61,6 +61,9 @@ type app struct {
 	fabric   string
 	strict   bool // no HTTP fallback
 
+	rdmaDevices []string
+	dcKey       string
+
 	caBundle, clientCert, clientKey string // PEM files
 }
 
@@ -129,7 +132,11 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.caBundle, "ca-bundle", "", "PEM file of authorities for HTTPS, instead of AWS_CA_BUNDLE")
 	f.StringVar(&a.clientCert, "client-cert", "", "PEM file of a certificate to show to the node")
 	f.StringVar(&a.clientKey, "client-key", "", "PEM file of its key")
-	f.StringVar(&a.fabric, "fabric", "auto", "path of payloads: auto, shm, rc, tcp or http")
+	f.StringVar(&a.fabric, "fabric", "auto",
+		"path of payloads: auto, shm, rc, tcp, dc (not yet run on hardware) or http")
+	f.StringSliceVar(&a.rdmaDevices, "rdma-device", nil,
+		"adapter or adapter/port of this machine for rc and dc, as mlx5_0 or mlx5_0/1; default: all")
+	f.StringVar(&a.dcKey, "dc-key", client.DefaultDCKey, "access key for dc, as rdma.dc_key of the node")
 	f.BoolVar(&a.strict, "no-fallback", false, "fail where a fabric declines, instead of using HTTP")
 	root.AddCommand(a.serveCommand(), a.cpCommand(), a.lsCommand(), a.catCommand(), a.rmCommand(), a.mbCommand(),
 		a.rbCommand(), a.statCommand(), a.benchCommand(), a.doctorCommand(), a.configCommand(), a.adminCommand(),
@@ -159,11 +166,18 @@ func (a *app) clientConfig() client.Config {
 		Endpoint: a.endpoint, AWSRegion: a.region, Fabric: client.Fabric(a.fabric),
 		AllowHTTPFallback: !a.strict, Logger: a.logger(),
 		CABundle: a.caBundle, ClientCert: a.clientCert, ClientKey: a.clientKey,
+		RDMADevices: a.rdmaDevices, DCKey: a.dcKey,
 	}
 }
 
 // connect returns a client; the caller closes it.
 func (a *app) connect() (*client.Client, error) {
+	if a.fabric == client.PathDC {
+		a.note("DC: not yet run on hardware")
+		if a.dcKey == client.DefaultDCKey {
+			a.note("dc has the access key that everybody knows: set --dc-key, and rdma.dc_key of the node")
+		}
+	}
 	return client.New(a.clientConfig())
 }
 

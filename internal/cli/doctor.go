@@ -120,17 +120,43 @@ func hugePagesCheck(m rail.Machine) check {
 // verbsChecks open the library and look at the rails. `penstock doctor rdma` says more.
 func verbsChecks(m rail.Machine) []check {
 	library, err := native.Open(native.Options{})
-	checks := []check{checkOf(rail.LibraryCheck(err)), missing("dc", "not offered by this version")}
-	if err != nil {
-		return append(checks, missing("rc", "off: %v", err))
+	checks := []check{checkOf(rail.LibraryCheck(err))}
+	var rails []rail.Rail
+	var skipped []rail.Skipped
+	if err == nil {
+		defer library.Close()
+		rails, skipped, err = rail.Discover(library, rail.Options{})
 	}
-	defer library.Close()
-	rails, skipped, err := rail.Discover(library, rail.Options{})
 	if err != nil {
-		return append(checks, missing("rc", "off: %v", err))
+		return append(checks, missing("dc", "off: %v", err), missing("rc", "off: %v", err))
 	}
 	ports := rail.RailChecks(m, rails, skipped)[0]
-	return append(checks, check{"check", "rc", string(ports.State), ports.Detail, "see penstock doctor rdma"})
+	return append(checks, dcCheck(library, rails),
+		check{"check", "rc", string(ports.State), ports.Detail, "see penstock doctor rdma"})
+}
+
+// dcCheck tells which adapters of the rails have what dc needs.
+func dcCheck(library *native.Library, rails []rail.Rail) check {
+	if err := library.DC(); err != nil {
+		return missing("dc", "off: %v", err)
+	}
+	var with []string
+	why := error(&native.UnavailableError{Reason: native.ReasonNoDevice})
+	for _, r := range rails {
+		device, err := library.OpenDevice(r.Device)
+		if err == nil {
+			err = errors.Join(device.DC(), device.Close())
+		}
+		if err != nil {
+			why = err
+			continue
+		}
+		with = append(with, r.Name())
+	}
+	if len(with) == 0 {
+		return missing("dc", "off: %v", why)
+	}
+	return found("dc", "%s: not yet run on hardware", strings.Join(with, ", "))
 }
 
 // nodeChecks asks the configured node and tries each of its fabrics with one session.
@@ -177,6 +203,9 @@ func (a *app) tryFabric(ctx context.Context, fabric string) check {
 			return missing(name, "%s", refused.Reason)
 		}
 		return missing(name, "%v", err)
+	}
+	if fabric == client.PathDC {
+		return found(name, "this machine has targets, which take a region; not yet run on hardware")
 	}
 	return found(name, "a session opens and takes a region")
 }

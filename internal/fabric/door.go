@@ -30,6 +30,7 @@ type Door struct {
 
 	mu      sync.Mutex
 	closed  bool
+	failure error              // of closing the listener
 	arrived uint64             // connections so far
 	waiting map[net.Conn]guest // in their handshake
 	origins map[string]int     // of those, by where they come from
@@ -142,19 +143,21 @@ func (d *Door) Waiting() int {
 	return len(d.waiting)
 }
 
-// Shut closes the listener and the connections in their handshake. Shutting twice does nothing.
+// Shut closes the listener and the connections in their handshake. Shutting again does nothing, and returns what the
+// first time did: a fabric whose Close is asked again, since something else was held up, must not lose it.
 func (d *Door) Shut() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil
+		return d.failure
 	}
 	d.closed = true
 	close(d.shut)
 	for conn := range d.waiting {
 		HangUp(conn) // ends its handshake
 	}
-	return d.listener.Close()
+	d.failure = d.listener.Close()
+	return d.failure
 }
 
 // ErrStuck says that a data connection did not end when it was told to.

@@ -239,7 +239,7 @@ func (s *Server) drain() {
 		s.gateway.Drain()
 		_ = s.http.Close() // the listeners are closed already
 		// Transfers into client memory do not end with their connection: fence them. Closing them again,
-		// in the order of all, finds nothing left to do and nothing to report.
+		// in the order of all, finds nothing left to do.
 		if err := s.closeFabrics(); err != nil {
 			s.log.Warn("fabrics did not close well", "error", err)
 		}

@@ -211,6 +211,12 @@ func (c *call) authorise(bucket, ownerHeader string) error {
 	if err != nil {
 		return err
 	}
+	return c.enter(b, expected)
+}
+
+// enter lets the principal at a bucket that was found, and keeps the request to it. expected, when given, must be the
+// owner.
+func (c *call) enter(b store.BucketInfo, expected string) error {
 	if c.identity.Principal != iam.Root && b.Owner != c.identity.Principal {
 		return s3.New(s3.AccessDenied, "")
 	}

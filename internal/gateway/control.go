@@ -10,7 +10,7 @@ import (
 	"github.com/penstock-store/penstock/internal/token"
 )
 
-// hipPrefix begins the paths of a two-phase protocol of other clients (docs/wire.md). This node does not offer it, and
+// hipPrefix begins the paths of a two-phase protocol of other clients (docs/wire.md). A node that does not offer it
 // says so.
 const hipPrefix = "/.hipobj-rc/"
 
@@ -41,7 +41,7 @@ func (c *call) serveControl(path string) error {
 		}
 		return c.answerEmpty(http.StatusOK)
 	case strings.HasPrefix(path, hipPrefix):
-		return &declined{reason: reasonUnsupported, status: "unsupported"}
+		return c.serveMessage(path)
 	case strings.HasPrefix(path, rcPrefix):
 		return c.serveRC(path)
 	}

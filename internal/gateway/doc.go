@@ -17,7 +17,9 @@
 //     reason, without an ETag), or an S3 error without a reply header. Payload bytes never travel in
 //     the HTTP body of such a request.
 //  5. Every answer carries a request id. Tokens and secrets are never logged.
+//     The messages of hipobj-rc-v2 have answers of their own; a success of theirs says how many bytes moved, too.
 //  6. Memory for payload comes from the arena only; documents (XML) have a budget of their own.
+//  7. A signature of the service hipobj, or one without a payload hash, is good for those messages and nothing else.
 //
 // Locks: requests share atomic counters, and the crowd's mu when a connection changes its state. A transfer
 // has a mu of its own.

@@ -81,8 +81,11 @@ type Options struct {
 	Keys    *iam.Keys
 	Arena   *arena.Arena
 	Fabrics *fabric.Manager
-	Node    string // id of this node
-	Host    string // id of this machine, for clients that look for shm
+	// Exchange is hipobj-rc-v2; nil: not offered.
+	Exchange fabric.Exchange
+
+	Node string // id of this node
+	Host string // id of this machine, for clients that look for shm
 
 	AWSRegion string
 	Domains   []string // of virtual-host style requests

@@ -18,11 +18,12 @@ const (
 	pathShm
 	pathTCP
 	pathRC
+	pathHip
 	pathOther
 	pathCount
 )
 
-var pathNames = [pathCount]string{"none", "http", "shm", "tcp", "rc", "other"}
+var pathNames = [pathCount]string{"none", "http", "shm", "tcp", "rc", "hipobj", "other"}
 
 // pathOf is the path that a token asks for.
 func pathOf(d token.Descriptor) path {

@@ -83,7 +83,7 @@ func (c *call) putObject() error {
 	}
 	r := store.PutRequest{Bucket: c.target.Bucket, Key: c.target.Key, Meta: meta, If: c.writeConditions()}
 	if grant != nil {
-		return c.putByFabric(r, grant)
+		return c.takeByFabric(grant, s3.NoAlgorithm, c.putInto(r))
 	}
 	return c.takeByHTTP(s3.NoAlgorithm, func(ctx context.Context, p *payload, src *sink.Body) error {
 		r.Source, r.Seal = src, p.seal
@@ -142,7 +142,7 @@ func (c *call) uploadPart() error {
 		return err
 	}
 	if grant != nil {
-		return c.putPartByFabric(r, grant, also)
+		return c.takeByFabric(grant, also, c.putPartInto(r))
 	}
 	return c.takeByHTTP(also, func(ctx context.Context, p *payload, src *sink.Body) error {
 		r.Source, r.Seal = src, p.seal

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"strconv"
 
 	"github.com/penstock-store/penstock/internal/fabric"
@@ -109,7 +108,7 @@ func (c *call) connectRequest() (fabric.ConnectRequest, error) {
 	if c.identity != nil {
 		r.Principal = c.identity.Principal
 	}
-	r.Peer, _ = netip.ParseAddrPort(c.r.RemoteAddr) // the zero value is nobody's address
+	r.Peer = c.peer()
 	text, err := c.only(headerToken)
 	if err != nil {
 		return r, err

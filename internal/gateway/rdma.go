@@ -69,12 +69,17 @@ type grant struct {
 	window   token.Descriptor
 	path     path
 	deadline time.Time
-	declined error // why RDMA will not be used; S3's own errors come first
+	declined error         // why RDMA will not be used; S3's own errors come first
+	remote   fabric.Remote // of an exchange, where no token opens the window: it is open
 }
 
 // takesToken says whether the operation looks at a token at all.
 func (c *call) takesToken() bool {
-	return c.op == opGetObject || c.op == opPutObject || c.op == opUploadPart
+	switch c.op {
+	case opGetObject, opPutObject, opUploadPart, opHipPrepare:
+		return true
+	}
+	return false
 }
 
 // tokenOf reads the token and all that belongs to it. nil: the request has none.
@@ -247,16 +252,17 @@ func (c *call) openWindow(ctx context.Context, g *grant, dir fabric.Direction, n
 	if err != nil {
 		return nil, declineOf(err)
 	}
-	peer, _ := netip.ParseAddrPort(c.r.RemoteAddr) // the zero value fits no fabric that looks at it
-	remote, err := c.g.o.Fabrics.OpenDescriptor(ctx, g.window, fabric.Grant{
-		Principal: c.identity.Principal, Peer: peer, Local: c.local(), Direction: dir, Bytes: n, Deadline: g.deadline,
-		Claim: c.claim,
-	})
-	if err != nil {
-		reservation.Close()
-		return nil, declineOf(err)
+	w := &window{call: c, remote: g.remote, reservation: reservation}
+	if w.remote == nil {
+		w.remote, err = c.g.o.Fabrics.OpenDescriptor(ctx, g.window, fabric.Grant{
+			Principal: c.identity.Principal, Peer: c.peer(), Local: c.local(), Direction: dir, Bytes: n,
+			Deadline: g.deadline, Claim: c.claim,
+		})
+		if err != nil {
+			reservation.Close()
+			return nil, declineOf(err)
+		}
 	}
-	w := &window{call: c, remote: remote, reservation: reservation}
 	if key := c.identity.AccessKey; key != "" {
 		if _, err := c.g.o.Keys.Lookup(key); err != nil {
 			// The key was revoked since it was verified, and its principal's transfers were ended before this one was there.
@@ -265,6 +271,12 @@ func (c *call) openWindow(ctx context.Context, g *grant, dir fabric.Direction, n
 		}
 	}
 	return w, nil
+}
+
+// peer is the client's end of the connection. The zero value fits no fabric that looks at it.
+func (c *call) peer() netip.AddrPort {
+	peer, _ := netip.ParseAddrPort(c.r.RemoteAddr)
+	return peer
 }
 
 // local is the address of this node that the client connected to, if it is known.
@@ -323,18 +335,10 @@ func (c *call) getByFabric(s *selection, g *grant) error {
 	case s.len > g.window.Size:
 		return &declined{reason: reasonTooLarge, need: s.len}
 	}
-	c.path = g.path
-	_, crc, whole := s.wholeSums(&obj.Info)
-	if s.len > 0 {
-		moved, err := c.writeWindow(ctx, obj, s, g)
-		if err != nil {
-			return transferError(err)
-		}
-		if !whole {
-			crc = moved
-		}
+	crc, err := c.deliver(ctx, obj, s, g)
+	if err != nil {
+		return err
 	}
-	c.moved = s.len
 	c.head(s, &obj.Info)
 	h := c.w.Header()
 	h[headerReply] = []string{strconv.Itoa(s.status())}
@@ -344,6 +348,23 @@ func (c *call) getByFabric(s *selection, g *grant) error {
 		c.answerChecksums(s, &obj.Info)
 	}
 	return c.answerEmpty(s.status())
+}
+
+// deliver moves the selected bytes into the client's memory; crc is of them. When it returns, the window is closed.
+func (c *call) deliver(ctx context.Context, obj *store.Object, s *selection, g *grant) (crc uint64, err error) {
+	c.path = g.path
+	_, crc, whole := s.wholeSums(&obj.Info)
+	if s.len > 0 {
+		moved, err := c.writeWindow(ctx, obj, s, g)
+		if err != nil {
+			return 0, transferError(err)
+		}
+		if !whole {
+			crc = moved
+		}
+	}
+	c.moved = s.len
+	return crc, nil
 }
 
 // writeWindow moves the bytes. When it returns, the window is closed: client memory is not touched
@@ -387,18 +408,26 @@ type fabricPayload struct {
 	hashing bool
 }
 
-// newFabricPayload opens the window of a PUT. Close it.
-func (c *call) newFabricPayload(ctx context.Context, g *grant, also s3.Algorithm) (*fabricPayload, error) {
+// digests are the checksums of a payload: what the client declares, and what is computed besides.
+type digests struct {
+	declared s3.Declared
+	also     s3.Algorithm
+}
+
+// memorySums reads what the headers say of a payload in the client's memory.
+func (c *call) memorySums(also s3.Algorithm) (digests, error) {
 	declared, err := s3.ParseDeclared(c.r.Header)
-	if err != nil {
-		return nil, err
+	if err == nil && declared.Trailer != s3.NoAlgorithm {
+		err = s3.New(s3.InvalidRequest, "With a token, there is no body that a trailer could follow.")
 	}
-	if declared.Trailer != s3.NoAlgorithm {
-		return nil, s3.New(s3.InvalidRequest, "With a token, there is no body that a trailer could follow.")
-	}
-	p := &fabricPayload{c: c, size: g.window.Size}
-	p.hashing = needsBytes(declared.Checksum.Algorithm) || needsBytes(also)
-	p.digest = s3.NewDigester(declared, s3.DigestOptions{Also: also, ExternalCRC64NVME: true})
+	return digests{declared, also}, err
+}
+
+// newFabricPayload opens the window of a PUT. Close it.
+func (c *call) newFabricPayload(ctx context.Context, g *grant, s digests) (p *fabricPayload, err error) {
+	p = &fabricPayload{c: c, size: g.window.Size}
+	p.hashing = needsBytes(s.declared.Checksum.Algorithm) || needsBytes(s.also)
+	p.digest = s3.NewDigester(s.declared, s3.DigestOptions{Also: s.also, ExternalCRC64NVME: true})
 	if p.size == 0 {
 		return p, nil
 	}
@@ -454,26 +483,27 @@ func (p *fabricPayload) end(ctx context.Context, failed bool) error {
 	return nil
 }
 
-func (c *call) putByFabric(r store.PutRequest, g *grant) error {
-	return c.takeByFabric(g, s3.NoAlgorithm, func(ctx context.Context, p *fabricPayload) (string, error) {
+// putFunc has the store take a payload, and returns the ETag.
+type putFunc func(context.Context, *fabricPayload) (etag string, err error)
+
+func (c *call) putInto(r store.PutRequest) putFunc {
+	return func(ctx context.Context, p *fabricPayload) (string, error) {
 		r.Source, r.Seal = p.arenaSource(), p.seal
 		info, err := c.g.o.Store.Put(ctx, r)
 		return info.ETag, err
-	})
+	}
 }
 
-func (c *call) putPartByFabric(r store.PartRequest, g *grant, also s3.Algorithm) error {
-	return c.takeByFabric(g, also, func(ctx context.Context, p *fabricPayload) (string, error) {
+func (c *call) putPartInto(r store.PartRequest) putFunc {
+	return func(ctx context.Context, p *fabricPayload) (string, error) {
 		r.Source, r.Seal = p.arenaSource(), p.seal
 		part, err := c.g.o.Store.PutPart(ctx, r)
 		return part.ETag, err
-	})
+	}
 }
 
 // takeByFabric reads the payload from the client's memory, has it stored and answers.
-func (c *call) takeByFabric(
-	g *grant, also s3.Algorithm, put func(context.Context, *fabricPayload) (string, error),
-) error {
+func (c *call) takeByFabric(g *grant, also s3.Algorithm, put putFunc) error {
 	ctx, cancel := context.WithDeadlineCause(c.r.Context(), g.deadline, errDeadline)
 	defer cancel()
 	if g.declined != nil {
@@ -482,9 +512,26 @@ func (c *call) takeByFabric(
 		}
 		return g.declined
 	}
-	p, err := c.newFabricPayload(ctx, g, also)
+	s, err := c.memorySums(also)
 	if err != nil {
 		return err
+	}
+	etag, p, err := c.receive(ctx, g, s, put)
+	if err != nil {
+		return err
+	}
+	h := c.w.Header()
+	h[headerReply] = []string{"200"}
+	h[headerBytes] = []string{strconv.FormatInt(p.size, 10)}
+	h[headerChecksum] = []string{"CRC64NVME " + checksum.Base64(p.crc)}
+	return c.answerWritten(etag, toStore(p.sums), p.crc)
+}
+
+// receive reads the payload from the client's memory and has it stored. When it returns, the window is closed.
+func (c *call) receive(ctx context.Context, g *grant, s digests, put putFunc) (string, *fabricPayload, error) {
+	p, err := c.newFabricPayload(ctx, g, s)
+	if err != nil {
+		return "", nil, err
 	}
 	defer func() { _ = p.end(ctx, true) }() // ended below, unless something panics
 	c.path = g.path
@@ -493,12 +540,8 @@ func (c *call) takeByFabric(
 		err = errors.Join(endErr, err)
 	}
 	if err != nil {
-		return transferError(err)
+		return "", nil, transferError(err)
 	}
 	c.moved = p.size
-	h := c.w.Header()
-	h[headerReply] = []string{"200"}
-	h[headerBytes] = []string{strconv.FormatInt(p.size, 10)}
-	h[headerChecksum] = []string{"CRC64NVME " + checksum.Base64(p.crc)}
-	return c.answerWritten(etag, toStore(p.sums), p.crc)
+	return etag, p, nil
 }

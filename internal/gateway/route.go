@@ -40,6 +40,9 @@ const (
 	opAbortUpload
 	opListParts
 	opControl
+	opHipPrepare // of hipobj-rc-v2; a transfer is the operation that it was prepared for
+	opHipReady
+	opHipCancel
 	opRefused // known to S3, not offered here
 	opCount
 )
@@ -51,7 +54,7 @@ var opNames = [opCount]string{
 	"GetObject", "HeadObject", "PutObject",
 	"CopyObject", "DeleteObject", "GetObjectTagging", "GetObjectAttributes", "GetAcl", "PutAcl",
 	"CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload", "AbortMultipartUpload",
-	"ListParts", "Control", "Refused",
+	"ListParts", "Control", "HipObjPrepare", "HipObjReady", "HipObjCancel", "Refused",
 }
 
 // String is the S3 name.

@@ -59,7 +59,7 @@ type Lookup func(ctx context.Context, accessKey string) (secret Secret, known bo
 // Identity is who signed a request and what the signature covers.
 type Identity struct {
 	AccessKey, Principal string
-	Region               string
+	Region, Service      string    // of the credential scope
 	Time                 time.Time // of the signature
 	Presigned            bool
 	SignedHeaders        []string // lower case, sorted

@@ -17,6 +17,8 @@ const (
 	MaxSkew = 15 * time.Minute
 	// DefaultRegion is accepted everywhere; tools name it when they know of no other.
 	DefaultRegion = "us-east-1"
+	// ServiceHipObj is the service that some clients of hipobj-rc-v2 sign for.
+	ServiceHipObj = "hipobj"
 	// MaxPresignExpiry is the longest life of a presigned URL.
 	MaxPresignExpiry = 7 * 24 * time.Hour
 
@@ -72,6 +74,22 @@ type authorization struct {
 // a request without any signature is AccessDenied. Beside an error about the time of the request stands
 // its Identity, if the signature is right: the same bytes may be valid at another time.
 func (v *Verifier) Verify(ctx context.Context, r *Request) (*Identity, error) {
+	return v.verify(ctx, r, false)
+}
+
+// VerifyMessage is Verify for the messages of hipobj-rc-v2, whose clients sign otherwise: the service of the scope
+// may be hipobj, and x-amz-content-sha256 may be absent, which stands for the hash of nothing. In return it is nothing
+// but that hash or UNSIGNED-PAYLOAD, and the signature is in the header. An Identity comes without an error only.
+func (v *Verifier) VerifyMessage(ctx context.Context, r *Request) (*Identity, error) {
+	id, err := v.verify(ctx, r, true)
+	if err != nil {
+		return nil, err
+	}
+	return id, nil
+}
+
+// verify checks a signature by the rules of S3 or, message, by those of VerifyMessage.
+func (v *Verifier) verify(ctx context.Context, r *Request, message bool) (*Identity, error) {
 	var space [24]queryPair
 	pairs, ok := parseQueryPairs(space[:0], r.RawQuery)
 	if !ok {
@@ -84,7 +102,10 @@ func (v *Verifier) Verify(ctx context.Context, r *Request) (*Identity, error) {
 	if a == nil {
 		return nil, New(AccessDenied, "The request is not signed, and anonymous access is not allowed.")
 	}
-	if err := v.checkScope(a); err != nil {
+	if err := a.readPayloadHash(r, message); err != nil {
+		return nil, err
+	}
+	if err := v.checkScope(a, message); err != nil {
 		return nil, err
 	}
 	late := v.checkTime(a)
@@ -107,7 +128,7 @@ func (v *Verifier) checkSignature(
 		return nil, err
 	}
 	id := &Identity{
-		AccessKey: a.accessKey, Principal: secret.Principal, Region: a.region, Time: a.time,
+		AccessKey: a.accessKey, Principal: secret.Principal, Region: a.region, Service: a.service, Time: a.time,
 		Presigned: a.presigned, SignedHeaders: signed, PayloadHash: a.payloadHash,
 	}
 	// A key that does not exist is found out after the same work as a wrong secret.
@@ -207,13 +228,31 @@ func parseAuthorization(header string, r *Request) (*authorization, error) {
 	if err := a.readHeaderTime(r); err != nil {
 		return nil, err
 	}
-	hashes := r.Header["X-Amz-Content-Sha256"]
-	if len(hashes) != 1 {
-		return nil, New(InvalidRequest, "The x-amz-content-sha256 header is needed, once.")
-	}
-	a.payloadHash = strings.TrimSpace(hashes[0])
 	a.sessionToken = strings.TrimSpace(r.Header.Get("X-Amz-Security-Token"))
 	return &a, nil
+}
+
+// readPayloadHash takes the payload hash of a request that is signed in its header. That of a presigned one is known
+// already.
+func (a *authorization) readPayloadHash(r *Request, message bool) error {
+	if a.presigned {
+		if message {
+			return New(AccessDenied, "A message is signed in its header, never in a URL.")
+		}
+		return nil
+	}
+	switch hashes := r.Header["X-Amz-Content-Sha256"]; {
+	case message && len(hashes) == 0:
+		a.payloadHash = emptySHA256
+	case len(hashes) != 1:
+		return New(InvalidRequest, "The x-amz-content-sha256 header is needed, once.")
+	default:
+		a.payloadHash = strings.TrimSpace(hashes[0])
+	}
+	if message && a.payloadHash != emptySHA256 && a.payloadHash != unsignedPayload {
+		return New(InvalidRequest, "The payload hash of a message is that of nothing, or UNSIGNED-PAYLOAD.")
+	}
+	return nil
 }
 
 // readHeaderTime takes the time of a request signed in its header from x-amz-date or Date.
@@ -334,7 +373,7 @@ func (a *authorization) readPresignTime(date, expires string) error {
 }
 
 // checkScope checks date, region and service of the credential scope.
-func (v *Verifier) checkScope(a *authorization) error {
+func (v *Verifier) checkScope(a *authorization, message bool) error {
 	code := AuthorizationHeaderMalformed
 	if a.presigned {
 		code = AuthorizationQueryParametersError
@@ -342,8 +381,12 @@ func (v *Verifier) checkScope(a *authorization) error {
 	if a.date != a.timestamp[:8] {
 		return New(code, "The date of the credential scope differs from the time of the request.")
 	}
-	if a.service != "s3" && a.service != "s3express" {
-		return New(code, "The service of the credential scope must be s3.")
+	other, names := "s3express", "s3"
+	if message {
+		other, names = ServiceHipObj, "s3 or "+ServiceHipObj
+	}
+	if a.service != "s3" && a.service != other {
+		return New(code, "The service of the credential scope must be "+names+".")
 	}
 	if a.region != DefaultRegion && !slices.Contains(v.regions, a.region) {
 		return New(code, "The region of the credential scope is wrong; expecting '"+v.regions[0]+"'.").

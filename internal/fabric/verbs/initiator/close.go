@@ -87,6 +87,13 @@ func (r *Rail) destroyAll() error {
 	for _, p := range r.list() {
 		_ = r.leave(p) // what is not destroyed is an orphan
 	}
+	limit := time.NewTimer(r.closeWait)
+	defer limit.Stop()
+	select {
+	case <-r.leaving.ended(): // those that their owners give back
+	case <-limit.C:
+		return fmt.Errorf("%w: %s: a call of the driver does not return", ErrStuck, r.name)
+	}
 	r.mu.Lock()
 	rest := r.orphans
 	r.orphans = nil

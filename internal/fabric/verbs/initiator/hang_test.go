@@ -44,6 +44,30 @@ func TestMakingAQueuePairHangs(t *testing.T) {
 	}
 }
 
+// TestRailEndsWhileAPathIsDestroyed: its end waits for the owner's call, for a while.
+func TestRailEndsWhileAPathIsDestroyed(t *testing.T) {
+	g := faultRig(t)
+	p := g.path()
+	hang := g.nic.Inject(fakeverbs.Rule{At: fakeverbs.AtDestroyQP, Do: fakeverbs.Hold, QPN: p.Local().QPN})
+	left := make(chan error, 1)
+	go func() { left <- p.Close() }()
+	hang.Await(1)
+	g.rail.closeWait = 50 * time.Millisecond
+	wantIs(t, g.rail.Close(), ErrStuck)
+	g.rail.closeWait = wait
+	closed := make(chan error, 1)
+	go func() { closed <- g.rail.Close() }()
+	select {
+	case err := <-closed:
+		t.Errorf("closed while a queue pair is destroyed: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	hang.Release()
+	if err := errors.Join(result(t, left), result(t, closed)); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDestroyingAQueuePairHangs holds up who closes it; its place is free for another path.
 func TestDestroyingAQueuePairHangs(t *testing.T) {
 	g := newRig(t, rigOptions{arena: 1 << 16, remote: 1 << 16, fake: true, Options: Options{Paths: 2}})

@@ -56,6 +56,7 @@ type Rail struct {
 	settlers chan struct{} // one token for each path in takeBack
 	settling sync.WaitGroup
 	making   sync.WaitGroup
+	leaving  runs // calls that destroy the queue pair of a path that is in the table no more
 
 	closing   sync.Mutex // one Close at a time
 	gone      bool       // guarded by closing
@@ -326,7 +327,9 @@ func (r *Rail) leave(p *Path) error {
 	s.next = p.tail
 	r.free = append(r.free, p.slot)
 	r.paths.Add(-1)
+	r.leaving.begin()
 	r.mu.Unlock()
+	defer r.leaving.done()
 	if !p.reset {
 		return nil // destroyed
 	}

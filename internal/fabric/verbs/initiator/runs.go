@@ -2,18 +2,23 @@ package initiator
 
 import "sync"
 
-// runs are goroutines whose end may be waited for while others begin, which a WaitGroup does not allow.
+// runs are goroutines, or calls, whose end may be waited for while others begin, which a WaitGroup does not allow.
 type runs struct {
 	mu   sync.Mutex
 	n    int
 	none chan struct{} // closed when n comes to 0; nil: nobody waits
 }
 
+// begin counts one in, whose end is done.
+func (r *runs) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.n++
+}
+
 // Go runs f.
 func (r *runs) Go(f func()) {
-	r.mu.Lock()
-	r.n++
-	r.mu.Unlock()
+	r.begin()
 	go func() {
 		defer r.done()
 		f()

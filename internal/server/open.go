@@ -194,6 +194,11 @@ func (s *Server) openFabrics(context.Context) error {
 		SessionsPerPrincipal: r.Sessions, RegionsPerSession: r.Regions, MappedBytes: int64(r.MappedBytes),
 	})
 	fabrics := slices.Clone(s.further)
+	for _, f := range fabrics {
+		if x, ok := f.(fabric.Exchange); ok {
+			s.exchange = x
+		}
+	}
 	add := func(name string, f fabric.Fabric, err error) error {
 		if errors.Is(err, fabric.ErrNotSupported) {
 			s.log.Warn("fabric is not possible on this machine", "fabric", name, "error", err)
@@ -291,6 +296,7 @@ func (s *Server) openGateway(context.Context) (err error) {
 			SpecDecline: r.Decline == config.DeclineSpec, Aliases: r.Aliases, UnsignedConnect: r.UnsignedConnect,
 		},
 		Connector:       s.connector,
+		Exchange:        s.exchange,
 		AnonymousBucket: s.config.Test.AnonymousBucket,
 		Extra: map[string]gateway.Signed{
 			admin.Prefix: func(ctx context.Context, r gateway.SignedRequest) (int, []byte, error) {

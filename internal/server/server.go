@@ -86,6 +86,7 @@ type Server struct {
 	rails       *rails.Set       // nil: no rail
 	closeRails  func() error     // once
 	connector   fabric.Connector // nil: no rail, or switched off
+	exchange    fabric.Exchange  // the same
 	keys        *iam.Keys
 	gateway     *gateway.Gateway
 	registry    *prometheus.Registry
@@ -126,7 +127,7 @@ type Ground struct {
 	FS vfs.FS
 	// Verbs stays open until the node is closed.
 	Verbs *native.Library
-	// Fabrics are further ones, which the node closes.
+	// Fabrics are further ones, which the node closes. One that is a fabric.Exchange is offered as such.
 	Fabrics []fabric.Fabric
 }
 

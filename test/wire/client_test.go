@@ -56,6 +56,8 @@ type client struct {
 	sends func(s *scenario) bool
 	// request forms a request. It is signed by finish.
 	request func(a *ask) *raw
+	// talks is for a client whose transfer takes several messages instead; it returns the last answer that counts.
+	talks func(tr *trial) answer
 	// judge takes an answer, and how many bytes it then takes for valid.
 	judge func(a *ask, r *answer) (verdict, int64)
 	// cells are the expected verdicts: scenario, verdict when declines are 501, verdict when they are by the

@@ -40,11 +40,16 @@ type memory struct {
 	moves  int           // operations on the memory
 	held   chan struct{} // told when a transfer of the held window begins
 	letOut chan struct{} // ends it
+
+	sessions   map[[16]byte]fabric.Preparation // of messages; one that was taken is not among them
+	prepared   byte                            // how many there were
+	immediates int                             // that the client's adapter had
 }
 
 var (
-	_ fabric.Fabric = (*memory)(nil)
-	_ fabric.Taker  = (*memory)(nil)
+	_ fabric.Fabric   = (*memory)(nil)
+	_ fabric.Taker    = (*memory)(nil)
+	_ fabric.Exchange = (*memory)(nil)
 )
 
 func (m *memory) Name() string         { return "memory" }
@@ -66,7 +71,7 @@ func (m *memory) now() fault {
 func (m *memory) reset(content []byte, f fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.bytes, m.fault, m.moves = content, f, 0
+	m.bytes, m.fault, m.moves, m.immediates = content, f, 0, 0
 }
 
 // content is the memory, and how often it was touched.

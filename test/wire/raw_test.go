@@ -48,6 +48,7 @@ func (r *raw) with(more []field) {
 // signing is how a client signs: what of its headers, and over which payload hash.
 type signing struct {
 	id, secret, region string
+	service            string // "": s3
 	hash               string
 	stamp              string
 	skip               []string // lower-case names that it leaves out
@@ -73,11 +74,15 @@ func (r *raw) sign(s signing) string {
 		fmt.Fprintf(&canonical, "%s:%s\n", name, values[name])
 	}
 	fmt.Fprintf(&canonical, "\n%s\n%s", strings.Join(names, ";"), s.hash)
-	scope := s.stamp[:8] + "/" + s.region + "/s3/aws4_request"
+	service := s.service
+	if service == "" {
+		service = "s3"
+	}
+	scope := s.stamp[:8] + "/" + s.region + "/" + service + "/aws4_request"
 	sum := sha256.Sum256([]byte(canonical.String()))
 	text := "AWS4-HMAC-SHA256\n" + s.stamp + "\n" + scope + "\n" + hex.EncodeToString(sum[:])
 	key := []byte("AWS4" + s.secret)
-	for _, part := range []string{s.stamp[:8], s.region, "s3", "aws4_request", text} {
+	for _, part := range []string{s.stamp[:8], s.region, service, "aws4_request", text} {
 		h := hmac.New(sha256.New, key)
 		_, _ = h.Write([]byte(part)) // never fails
 		key = h.Sum(nil)
@@ -110,6 +115,10 @@ type answer struct {
 	header http.Header
 	body   []byte
 	closed bool // the connection ended without an answer
+
+	// Of clients that talk in messages:
+	first     *answer // to the first one
+	immediate bool    // the adapter told the client that the transfer is done
 }
 
 // exchange sends the request on a connection of its own and reads the answer.

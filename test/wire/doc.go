@@ -2,8 +2,8 @@
 //
 // Called by: go test.
 //
-// A client is one file, client_*_test.go: its requests or messages (headers, their order, what is signed, how the payload is
-// declared), the rules by which it takes an answer for success, decline or failure, and the expected verdicts. The
+// A client is one file, client_*_test.go: its requests or messages (headers, their order, what is signed, how the
+// payload is declared), the rules by which it takes an answer for success, decline or failure, and the expected verdicts. The
 // scenarios are the same for all. Requests go out as raw bytes, signed by code that the node does not share. The node
 // is a whole one; only client memory and the adapter that reaches it are a stand-in, which takes every grammar of
 // tokens and can refuse, stop half way, hang or never come back.

@@ -94,7 +94,7 @@ var allowed = map[string][]string{
 		"internal/chunk/local", "internal/config",
 		"internal/drive", "internal/fabric", "internal/fabric/shm", "internal/fabric/tcp", "internal/fabric/verbs",
 		"internal/fabric/verbs/rails", "internal/fabric/verbs/reach", "internal/fabric/verbs/initiator",
-		"internal/fabric/dc", "internal/fabric/rcdial", "internal/frame", "internal/rail", "native",
+		"internal/fabric/dc", "internal/fabric/rcdial", "internal/fabric/hip", "internal/frame", "internal/rail", "native",
 		"internal/front", "internal/gateway", "internal/iam", "internal/meta", "internal/meta/kv/pebble", "internal/store",
 		"internal/vfs", "internal/vfs/osfs", "internal/work"},
 	"internal/config": {},

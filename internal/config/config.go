@@ -109,6 +109,9 @@ type RDMA struct {
 	DC              bool          `yaml:"dc" doc:"take tokens that name a DCT, by mlx5 adapters; needs rdma.rc"`
 	RCTokens        bool          `yaml:"rc_tokens" doc:"take tokens that name a connection (rc:…); needs rdma.rc"`
 	UnsignedConnect bool          `yaml:"unsigned_connect" doc:"let anybody make such connections; needs rdma.rc_tokens"`
+	HipObj          bool          `yaml:"hipobj" doc:"offer hipobj-rc-v2 to clients of hipObject; needs rdma.rc"`
+	HipObjSessions  int           `yaml:"hipobj_sessions" doc:"transfers of hipobj-rc-v2 at a time, of all principals"`
+	HipObjStaging   Bytes         `yaml:"hipobj_staging" doc:"memory into which clients of hipobj-rc-v2 write PUTs"`
 	DCKey           string        `yaml:"dc_key" doc:"access key of the clients' DCTs, up to 64 bits"`
 	Devices         []string      `yaml:"devices" doc:"RDMA devices or ports to use (mlx5_0, mlx5_0/1); empty: all"`
 	ClientNetworks  []string      `yaml:"client_networks" doc:"networks (CIDR) of client adapters at other addresses"`
@@ -186,7 +189,7 @@ func Default() Config {
 			Enabled: true, Shm: true, ShmForeign: true, TCP: true, TCPListen: "127.0.0.1:0",
 			RC: true, RCListen: "127.0.0.1:0", Sessions: 1024, Regions: 256,
 			MappedBytes: 64 * GiB, Deadline: 8 * time.Second, SessionDeadline: 300 * time.Second,
-			Decline: Decline501, DCKey: DefaultDCKey,
+			Decline: Decline501, DCKey: DefaultDCKey, HipObjSessions: 64, HipObjStaging: 256 * MiB,
 		},
 		Storage: Storage{
 			Reserve: 1 * GiB, Grace: 10 * time.Minute, Segment: 1 * GiB,

@@ -14,13 +14,14 @@ import (
 
 // Bounds of settings, each with its reason.
 const (
-	MinHeaderBytes  = 16 * KiB          // presigned URLs have above 4 KiB, metadata 2 KiB more
-	MaxHeaderBytes  = 1 * MiB           // of one request; no client sends a tenth of it
-	MaxDeadline     = 8 * time.Second   // clients of the wire give up at 10 s and may reuse the memory
-	MaxSessionLimit = 300 * time.Second // sessions can be fenced, so they may ask for more
-	MinSegment      = 128 * MiB         // the largest chunk has 64 MiB, and a header and a footer
-	MinSecretBytes  = 16                // a shorter secret can be guessed from a captured signature
-	MaxSocketBytes  = 107               // a Unix socket address has 108 bytes on Linux, with the final zero
+	MinHeaderBytes   = 16 * KiB          // presigned URLs have above 4 KiB, metadata 2 KiB more
+	MaxHeaderBytes   = 1 * MiB           // of one request; no client sends a tenth of it
+	MaxDeadline      = 8 * time.Second   // clients of the wire give up at 10 s and may reuse the memory
+	MaxHipObjStaging = 1 * TiB           // a contiguous piece of the address space, of which there are 128
+	MaxSessionLimit  = 300 * time.Second // sessions can be fenced, so they may ask for more
+	MinSegment       = 128 * MiB         // the largest chunk has 64 MiB, and a header and a footer
+	MinSecretBytes   = 16                // a shorter secret can be guessed from a captured signature
+	MaxSocketBytes   = 107               // a Unix socket address has 108 bytes on Linux, with the final zero
 )
 
 // fill sets what depends on other settings.
@@ -194,7 +195,7 @@ func (c Config) validateLimits(wrong func(key, format string, args ...any)) {
 		{"limits.connections", l.Connections}, {"limits.requests", l.Requests},
 		{"arena.fabric_buffers", c.Arena.FabricBuffers}, {"arena.http_buffers", c.Arena.HTTPBuffers},
 		{"arena.small_buffers", c.Arena.SmallBuffers}, {"rdma.sessions", c.RDMA.Sessions},
-		{"rdma.regions", c.RDMA.Regions},
+		{"rdma.regions", c.RDMA.Regions}, {"rdma.hipobj_sessions", c.RDMA.HipObjSessions},
 	}
 	for _, s := range counts {
 		if s.n <= 0 {
@@ -244,6 +245,12 @@ func (c Config) validateRDMA(wrong func(key, format string, args ...any)) {
 	}
 	if r.UnsignedConnect && !r.RCTokens {
 		wrong("rdma.unsigned_connect", "needs rdma.rc_tokens")
+	}
+	if r.HipObj && !r.RC {
+		wrong("rdma.hipobj", "needs rdma.rc")
+	}
+	if r.HipObjStaging <= 0 || r.HipObjStaging > MaxHipObjStaging {
+		wrong("rdma.hipobj_staging", "%v is not between 0 and %v", r.HipObjStaging, MaxHipObjStaging)
 	}
 	if r.Decline != Decline501 && r.Decline != DeclineSpec {
 		wrong("rdma.decline", "%q is not %s or %s", r.Decline, Decline501, DeclineSpec)

@@ -239,6 +239,15 @@ func (s *Server) openFabrics(context.Context) error {
 				fabrics, s.connector = append(fabrics, f), f
 			}
 		}
+		if r.HipObj {
+			f, ok, err := s.openHip()
+			if err != nil {
+				return errors.Join(err, fabric.NewManager(ledger, fabrics...).Close())
+			}
+			if ok {
+				fabrics, s.exchange = append(fabrics, f), f
+			}
+		}
 	}
 	s.fabrics = fabric.NewManager(ledger, fabrics...)
 	s.onClose("fabrics", s.closeFabrics)

@@ -45,7 +45,11 @@ func (c *call) serveMessage(path string) error {
 	if err := c.checkMessage(); err != nil {
 		return err
 	}
-	return messageError(answer())
+	err := answer()
+	if errors.Is(err, fabric.ErrNotGranted) { // the answer does not say of what
+		c.g.log.Debug("message refused", "request_id", c.id, "peer", c.r.RemoteAddr, "error", err)
+	}
+	return messageError(err)
 }
 
 func (c *call) authenticateMessage() (err error) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -18,9 +17,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/penstock-store/penstock/internal/accesslog"
 	"github.com/penstock-store/penstock/internal/checksum"
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/gateway"
 )
 
 // wantFinal checks the last answer of a transfer, header by header.
@@ -692,21 +694,74 @@ func TestHipObjOff(t *testing.T) {
 	}
 }
 
-// TestHipObjIsCounted: bytes are counted by the operation that they moved for and the path that carried them, and
-// neither log has anything that gives access to memory.
+// TestHipObjIsCounted: bytes are counted by the operation that they moved for and the path that carried them, each
+// message has its line, and neither log has anything that gives access to memory.
 func TestHipObjIsCounted(t *testing.T) {
-	var log syncBuffer
-	n, x, p := hipNode(t, func(o *tweakOptions) { o.Log = debugLogger(&log) })
+	var log, access syncBuffer
+	lines, err := accesslog.Open(accesslog.Options{To: &access})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closed(t, lines.Close(context.Background())) })
+	registry := prometheus.NewRegistry()
+	n, x, p := hipNode(t, func(o *tweakOptions) {
+		o.Log, o.Access, o.Metrics = debugLogger(&log), lines, gateway.NewMetrics(registry)
+	})
 	session := n.prepare(preparing("GET", "/rdm/k", 100))
 	wantFinal(t, n, n.say(readying(session, 0).bytes()), 200, p[:100])
+	wantFinal(t, n, n.say(readying(n.prepare(preparing("PUT", "/rdm/new", 70)), 0).bytes()), 200,
+		n.fabric.memory[:70])
 	n.say(preparing("PUT", "/rdm/k", 100, "x-amz-rdma-psn", "0").bytes())
 	n.say(readying(session, 0, "x-amz-rdma-mr-rkey", "c0ffee").bytes())
+	left := n.prepare(preparing("PUT", "/rdm/k", 100))
+	n.say(readying(left, 0, "x-amz-rdma-cookie", "7b2b3c4d").bytes())
+	n.say(cancelling(left).bytes())
+	n.say(preparing("GET", "/rdm/k", 100, "x-amz-rdma-protocol", "-").bytes())
 	x.fails = fabric.ErrTransfer
 	n.say(preparing("PUT", "/rdm/k", 100).bytes())
-	for _, secret := range []string{session, cookie, peerToken(1, peerQPN, peerGID), "c0ffee",
-		hex.EncodeToString([]byte(session))} {
-		if strings.Contains(log.String(), secret) {
-			t.Errorf("the log has %q", secret)
+	for name, want := range map[string]float64{
+		`penstock_payload_bytes_total{op="GetObject",path="hipobj"}`:                  100,
+		`penstock_payload_bytes_total{op="PutObject",path="hipobj"}`:                  70,
+		`penstock_requests_total{op="HipObjPrepare",status="2xx"}`:                    3,
+		`penstock_requests_total{op="HipObjPrepare",status="4xx"}`:                    1,
+		`penstock_requests_total{op="HipObjReady",status="4xx"}`:                      2,
+		`penstock_requests_total{op="HipObjCancel",status="2xx"}`:                     1,
+		`penstock_rdma_declines_total{op="HipObjPrepare",reason="unsupported-token"}`: 1,
+	} {
+		eventually(t, func() bool { return counted(t, registry)[name] == want })
+	}
+	if err := lines.Reopen(t.Context()); err != nil { // writes what waits
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"operation":"HipObjPrepare","bucket":"rdm","key":"k","status":200`,
+		`"operation":"GetObject","bucket":"rdm","key":"k","status":200`, `"path":"hipobj"`,
+		`"operation":"HipObjReady","status":403`, `"operation":"HipObjCancel","status":204`} {
+		eventually(t, func() bool { return strings.Contains(access.String(), want) })
+	}
+	for _, secret := range []string{session, session[:8], left, cookie, "7b2b3c4d", peerToken(1, peerQPN,
+		peerGID), "c0ffee",
+		"dead01"} {
+		if strings.Contains(log.String(), secret) || strings.Contains(access.String(), secret) {
+			t.Errorf("a log has %q", secret)
 		}
 	}
+	if !strings.Contains(log.String(), "message refused") {
+		t.Error("the log does not say why a message is refused")
+	}
+}
+
+// counted reads the counters, in the form of their text.
+func counted(t *testing.T, r *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	all := map[string]float64{}
+	for _, f := range must(r.Gather())(t) {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			all[f.GetName()+"{"+strings.Join(labels, ",")+"}"] = m.GetCounter().GetValue()
+		}
+	}
+	return all
 }

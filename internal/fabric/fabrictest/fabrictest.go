@@ -2,7 +2,7 @@
 // fabric.Fabric with sessions must do, checked against a client that keeps its own view of the
 // memory.
 //
-// Called by: the tests of fabric/shm, fabric/tcp and fabric/verbs.
+// Called by: the tests of fabric/shm, fabric/tcp and fabric/verbs; of fabric/hip, as far as it is about windows.
 //
 // The oracle is always the client's memory (or the arena buffer, for PUT) compared byte by byte with
 // a pattern that a seed determines, guard bytes around the window included.

@@ -45,6 +45,13 @@ func Run(t *testing.T, bed Bed) {
 	}
 }
 
+// RunWindows runs what holds for windows alone, of fabrics whose sessions are a transfer each.
+func RunWindows(t *testing.T, bed Bed) {
+	t.Run("Shapes", func(t *testing.T) { testShapes(t, bed) })
+	t.Run("Vector", func(t *testing.T) { testVector(t, bed) })
+	t.Run("Disjoint", func(t *testing.T) { testDisjoint(t, bed) })
+}
+
 // testShapes moves windows of awkward sizes at awkward offsets both ways; the bytes around the
 // window must stay what they were.
 func testShapes(t *testing.T, bed Bed) {

@@ -120,10 +120,10 @@ func (x *fakeExchange) Take(id [16]byte, who string, r fabric.Readiness) (*fabri
 
 func (x *fakeExchange) Cancel(ctx context.Context, id [16]byte, who string) error {
 	x.mu.Lock()
-	s := x.sessions[id]
+	s, failed := x.sessions[id], x.cancels
 	if s == nil || s.p.Principal != who {
 		x.mu.Unlock()
-		return x.cancels
+		return failed
 	}
 	taken := s.taken
 	s.taken = true
@@ -134,7 +134,7 @@ func (x *fakeExchange) Cancel(ctx context.Context, id [16]byte, who string) erro
 	}
 	select {
 	case <-s.ended:
-		return x.cancels
+		return failed
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -144,6 +144,13 @@ func (x *fakeExchange) open() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return len(x.sessions)
+}
+
+// cannotCancel makes Cancel fail.
+func (x *fakeExchange) cannotCancel(err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.cancels = err
 }
 
 // expire ends what was not taken.

@@ -541,13 +541,13 @@ func TestHipObjTransferFails(t *testing.T) {
 			session := n.prepare(preparing(op, map[string]string{"GET": "/rdm/k", "PUT": "/rdm/k2"}[op], 100))
 			n.fabric.moveErr, n.fabric.endErr = c.move, c.end
 			final := n.say(readying(session, 0).bytes())
+			eventually(t, func() bool { return x.open() == 0 })
 			n.fabric.moveErr, n.fabric.endErr = nil, nil
 			if c.status == 0 && final.status != 0 {
 				t.Errorf("%s %s: answered %d", op, name, final.status)
 			} else if c.status != 0 {
 				wantMessageError(t, n, final, c.status, c.code)
 			}
-			eventually(t, func() bool { return x.open() == 0 })
 			wantMessageError(t, n, n.say(readying(session, 0).bytes()), 409, "OperationAborted")
 			if op == "PUT" {
 				if got := n.send(request{method: "HEAD", path: "/rdm/k2"}); got.status != 404 {
@@ -617,11 +617,11 @@ func TestHipObjCancelWaits(t *testing.T) {
 	if got := n.send(request{method: "HEAD", path: "/rdm/stopped"}); got.status != 404 {
 		t.Error("stored after CANCEL")
 	}
-	x.cancels = fabric.ErrLingering
+	x.cannotCancel(fabric.ErrLingering)
 	if got := n.say(cancelling(strings.Repeat("0", 32)).bytes()); got.status != 0 {
 		t.Errorf("answered %d while memory is in use", got.status)
 	}
-	x.cancels = nil
+	x.cannotCancel(nil)
 }
 
 // TestHipObjBusy: buffers are reserved before the client's memory is touched; without any the client tries again.

@@ -140,7 +140,7 @@ static int look(struct nv_device *device, struct cs_port *p)
 /* chosen tells whether a list "mlx5_0,mlx5_1/1" has the device or the port. */
 static int chosen(const char *names, const char *device, int port)
 {
-	char own[NV_NAME_BYTES + 8];
+	char own[NV_NAME_BYTES + 12]; /* and any number */
 
 	if (!names || !*names)
 		return 1;

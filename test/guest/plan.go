@@ -32,8 +32,12 @@ var testPackages = []testPackage{
 	{"internal/fabric/verbs", "OnDevices$", 5 * time.Minute, 2},
 	{"client/target", "^TestRC(Transfer|Fenced?(AfterLost|NeedsNoServer)|Forget|(Broken|Shares)\\w*|Refused|Pathless)$",
 		2 * time.Minute, 1},
+	{"test/shim", "OnDevices$", 10 * time.Minute, 2},
 	{suite, "", 15 * time.Minute, 0}, // it counts the objects of all processes
 }
+
+// clientsVariables name the directory where make e2e has installed clients of others, and which of them.
+var clientsVariables = []string{"PENSTOCK_TEST_MSC", "PENSTOCK_TEST_MSC_PINNED"}
 
 // suite is the end-to-end suite.
 const suite = "test/rdma"
@@ -59,6 +63,11 @@ func (h *harness) plan(only *regexp.Regexp) (program, error) {
 	}
 	p.Env = []string{"PENSTOCK_TEST_VERBS=device", "PENSTOCK_TEST_BINARY=" + h.binary("penstock"),
 		"TMPDIR=" + filepath.Join(p.Scratch, "tmp"), "HOME=" + p.Scratch}
+	for _, name := range clientsVariables {
+		if value := os.Getenv(name); value != "" {
+			p.Env = append(p.Env, name+"="+value)
+		}
+	}
 	if h.shell != "" {
 		p.Steps = []step{{Name: "command", Dir: root, Command: []string{"/bin/sh", "-c", h.shell}, Limit: h.limit}}
 		return h.waits(p, 0), nil

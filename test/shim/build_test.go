@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -21,10 +22,13 @@ var strict = []string{
 	"-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-Wpedantic", "-fPIC", "-pthread",
 }
 
+// onDevices tells whether this run has an RDMA device, and is for the tests of it only: their names end in OnDevices.
+func onDevices() bool { return os.Getenv("PENSTOCK_TEST_VERBS") == "device" }
+
 func compiler(t testing.TB) string {
 	t.Helper()
-	if os.Getenv("PENSTOCK_TEST_VERBS") == "device" {
-		t.Skip("only tests of devices here")
+	if tests, _, _ := strings.Cut(t.Name(), "/"); onDevices() != strings.HasSuffix(tests, "OnDevices") {
+		t.Skip("a test of devices, or none: PENSTOCK_TEST_VERBS=device chooses")
 	}
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -99,6 +103,31 @@ func build(t testing.TB, name, sanitizers string, with ...string) string {
 	}
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", name, err, text)
+	}
+	return out
+}
+
+// shared links files as a library.
+func shared(t testing.TB, names ...string) string {
+	t.Helper()
+	so := filepath.Join(t.TempDir(), "shim.so") // its users know it by this path
+	args := []string{"-g", "-O1", "-std=c11", "-D_GNU_SOURCE=", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden",
+		"-I", source, "-o", so}
+	args = append(append(args, names...), verbsFiles()...)
+	if text, err := exec.Command(compiler(t), append(args, "-ldl")...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return so
+}
+
+// linked is the driver as a user of the library, without sanitizers: quick to compile.
+func linked(t testing.TB, so string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "driver")
+	text, err := exec.Command(compiler(t), "-std=c11", "-O1", "-pthread", "-I", source, "-o", out,
+		filepath.Join("testdata", "driver.c"), so).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
 	}
 	return out
 }

@@ -192,9 +192,9 @@ func (p *peer) placed() {
 	p.acted()
 }
 
-func (l *liar) driver(binary string) *driver {
-	return newDriver(l.t, binary, "AWS_ENDPOINT_URL="+l.url, "AWS_ACCESS_KEY_ID=A", "AWS_SECRET_ACCESS_KEY=S",
-		"PENSTOCK_CUOBJ_FABRIC="+l.fabric)
+func (l *liar) driver(binary string, more ...string) *driver {
+	return newDriver(l.t, binary, append(more, "AWS_ENDPOINT_URL="+l.url, "AWS_ACCESS_KEY_ID=A",
+		"AWS_SECRET_ACCESS_KEY=S", "PENSTOCK_CUOBJ_FABRIC="+l.fabric)...)
 }
 
 // lie is what a server does once the client has a token.

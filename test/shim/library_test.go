@@ -99,14 +99,17 @@ func TestPython(t *testing.T) {
 	so := library(t)
 	n := startNode(t)
 	for _, fabric := range []string{"shm", "tcp"} {
-		t.Run(fabric, func(t *testing.T) {
-			args := append(unprivileged(t), python, "testdata/tokens.py", so)
-			cmd := exec.Command(args[0], args[1:]...)
-			cmd.Env = append(os.Environ(), n.environment(fabric)...)
-			out, err := cmd.CombinedOutput()
-			if err != nil || strings.TrimSpace(string(out)) != "ok" {
-				t.Errorf("%v\n%s", err, out)
-			}
-		})
+		t.Run(fabric, func(t *testing.T) { ctypes(t, python, so, n.environment(fabric)) })
+	}
+}
+
+func ctypes(t *testing.T, python, so string, environment []string) {
+	t.Helper()
+	args := append(unprivileged(t), python, "testdata/tokens.py", so)
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), environment...)
+	out, err := cmd.CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "ok" {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

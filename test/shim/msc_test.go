@@ -56,9 +56,14 @@ func installed(t *testing.T) (python string) {
 	}
 	python = filepath.Join(dir, "bin", "python")
 	if _, err := os.Stat(python); errors.Is(err, os.ErrNotExist) {
+		if onDevices() {
+			t.Skip("not installed: see make e2e")
+		}
 		run(system, "-m", "venv", dir)
 	}
-	run(python, append([]string{"-m", "pip", "-q", "--disable-pip-version-check", "install"}, wanted...)...)
+	if !onDevices() { // a guest has no network: it uses what a run on its host has installed
+		run(python, append([]string{"-m", "pip", "-q", "--disable-pip-version-check", "install"}, wanted...)...)
+	}
 	site := run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])")
 	module, err := os.ReadFile(filepath.Join(source, "penstock_msc.py"))
 	if err != nil {
@@ -80,38 +85,44 @@ func TestMultiStorageClient(t *testing.T) {
 	so := library(t)
 	n := startNode(t)
 	for _, fabric := range []string{"shm", "tcp"} {
-		t.Run(fabric, func(t *testing.T) {
-			n := &node{Node: n.Node, t: t, signer: n.signer}
-			p := newProxy(t, strings.TrimPrefix(n.Endpoint, "http://"))
-			if a := n.send("PUT", "/msc-"+fabric, nil, nil); a.status != 200 {
-				t.Fatalf("make bucket: %s", a.body)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			args := append(unprivileged(t), python, "testdata/msc.py", "http://"+p.address, "msc-"+fabric, t.TempDir())
-			cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-			cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AWS_") }),
-				n.environment(fabric)...)
-			cmd.Env = append(cmd.Env, "MSC_CUOBJ_SHIM="+so, "HOME="+t.TempDir())
-			out, err := cmd.CombinedOutput()
-			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-			var moved int64
-			if _, scanErr := fmt.Sscanf(lines[len(lines)-1], "ok %d", &moved); err != nil || scanErr != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			for _, size := range []int{1, 1000, 3 << 20, 20 << 20} {
-				want := sha3.SumSHAKE256(fmt.Appendf(nil, "%d 0", size), size)
-				if got := n.send("GET", fmt.Sprintf("/msc-%s/k%d", fabric, size), nil, nil).body; !slices.Equal(got, want) {
-					t.Errorf("object of %d bytes differs", size)
-				}
-			}
-			// the heads of some 200 requests and answers are 330 kB; one object of a thread in a body would be 300 kB more
-			if over := p.bytes.Load(); over > 500_000 || moved < 90<<20 {
-				t.Errorf("%d bytes went over HTTP, of %d that moved", over, moved)
-			} else {
-				t.Logf("%d bytes of payload moved, %d bytes went over HTTP", moved, over)
-			}
-		})
+		t.Run(fabric, func(t *testing.T) { storageClient(t, n, python, so, fabric) })
+	}
+}
+
+func storageClient(t *testing.T, on *node, python, so, fabric string) {
+	n := &node{Node: on.Node, t: t, signer: on.signer}
+	p := newProxy(t, strings.TrimPrefix(n.Endpoint, "http://"))
+	if a := n.send("PUT", "/msc-"+fabric, nil, nil); a.status != 200 {
+		t.Fatalf("make bucket: %s", a.body)
+	}
+	limit := 5 * time.Minute
+	if onDevices() {
+		limit *= 3 // in a guest that is emulated
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	args := append(unprivileged(t), python, "testdata/msc.py", "http://"+p.address, "msc-"+fabric, t.TempDir())
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AWS_") }),
+		n.environment(fabric)...)
+	cmd.Env = append(cmd.Env, "MSC_CUOBJ_SHIM="+so, "HOME="+t.TempDir())
+	out, err := cmd.CombinedOutput()
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	var moved int64
+	if _, scanErr := fmt.Sscanf(lines[len(lines)-1], "ok %d", &moved); err != nil || scanErr != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, size := range []int{1, 1000, 3 << 20, 20 << 20} {
+		want := sha3.SumSHAKE256(fmt.Appendf(nil, "%d 0", size), size)
+		if got := n.send("GET", fmt.Sprintf("/msc-%s/k%d", fabric, size), nil, nil).body; !slices.Equal(got, want) {
+			t.Errorf("object of %d bytes differs", size)
+		}
+	}
+	// the heads of some 200 requests and answers are 330 kB; one object of a thread in a body would be 300 kB more
+	if over := p.bytes.Load(); over > 500_000 || moved < 90<<20 {
+		t.Errorf("%d bytes went over HTTP, of %d that moved", over, moved)
+	} else {
+		t.Logf("%d bytes of payload moved, %d bytes went over HTTP", moved, over)
 	}
 }
 

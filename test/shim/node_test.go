@@ -229,44 +229,48 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// TestServerKilled in the middle of a GET: memory comes back, since a process that is gone writes nothing, and there is
-// no token without a server. That it was the middle is seen in the memory: some of the object is there, and not all.
+// TestServerKilled: see killed.
 func TestServerKilled(t *testing.T) {
-	const size, blank, content, tries = 128 << 20, 1, 2, 5
 	binary := program(t, "driver", "address,undefined")
 	for _, fabric := range []string{"shm", "tcp"} {
-		t.Run(fabric, func(t *testing.T) {
-			for range tries {
-				n := startNode(t)
-				if a := n.send(http.MethodPut, "/buck/k", nil, pattern(content, size)); a.status != http.StatusOK {
-					t.Fatalf("put: %d %s", a.status, a.body)
-				}
-				d := newDriver(t, binary, n.environment(fabric)...)
-				d.memory(1, size, blank)
-				get := d.token(1, size, 0, false)
-				var wg sync.WaitGroup
-				wg.Go(func() {
-					_, _ = n.try(context.Background(), http.MethodGet, "/buck/k", map[string]string{"x-amz-rdma-token": get}, nil)
-				})
-				d.want("changed", "await 1 %d", blank)
-				realnode.Kill(t, n.Node)
-				wg.Wait()
-				d.want("0", "put %s", get)
-				middle := d.ask("check 1 0 %d %d", size, content) != "same"
-				d.want("0", "fill 1 %d", blank)
-				if got := d.ask("token 1 10 0 1"); strings.HasPrefix(got, "ps1:") {
-					t.Error("a token without a server")
-				}
-				d.want("0", "deregister 1")
-				d.want("same", "check 1 0 %d %d", size, blank)
-				d.want("0", "free 1")
-				if middle {
-					return
-				}
-			}
-			t.Errorf("%d transfers were over before the server was", tries)
-		})
+		t.Run(fabric, func(t *testing.T) { killed(t, binary, fabric, 128<<20) })
 	}
+}
+
+// killed ends the server in the middle of a GET: memory comes back, since a process that is gone writes nothing, and
+// there is no token without a server. That it was the middle is seen in the memory: some of the object is there, and
+// not all.
+func killed(t *testing.T, binary, fabric string, size int64) {
+	const blank, content, tries = 1, 2, 5
+	for range tries {
+		n := startNode(t)
+		if a := n.send(http.MethodPut, "/buck/k", nil, pattern(content, size)); a.status != http.StatusOK {
+			t.Fatalf("put: %d %s", a.status, a.body)
+		}
+		d := newDriver(t, binary, n.environment(fabric)...)
+		d.memory(1, size, blank)
+		get := d.token(1, size, 0, false)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, _ = n.try(context.Background(), http.MethodGet, "/buck/k", map[string]string{"x-amz-rdma-token": get}, nil)
+		})
+		d.want("changed", "await 1 %d", blank)
+		realnode.Kill(t, n.Node)
+		wg.Wait()
+		d.want("0", "put %s", get)
+		middle := d.ask("check 1 0 %d %d", size, content) != "same"
+		d.want("0", "fill 1 %d", blank)
+		if got := d.ask("token 1 10 0 1"); strings.HasPrefix(got, "ps1:") {
+			t.Error("a token without a server")
+		}
+		d.want("0", "deregister 1")
+		d.want("same", "check 1 0 %d %d", size, blank)
+		d.want("0", "free 1")
+		if middle {
+			return
+		}
+	}
+	t.Errorf("%d transfers were over before the server was", tries)
 }
 
 // TestStoppedServer: memory that a server which does not answer may still touch is given out again in no way, until the

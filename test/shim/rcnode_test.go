@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-store/penstock/bench"
+	"github.com/penstock-store/penstock/internal/config"
 	"github.com/penstock-store/penstock/internal/s3"
 	"github.com/penstock-store/penstock/native"
 	"github.com/penstock-store/penstock/native/fakeverbs"
@@ -49,17 +49,11 @@ type inProcess struct {
 	nic     *fakeverbs.NIC
 }
 
-func startInProcess(t *testing.T, o fakeverbs.Options) *inProcess {
+func startInProcess(t *testing.T, o fakeverbs.Options, change ...func(*config.Config)) *inProcess {
 	t.Helper()
-	cc := compiler(t)
-	n := onenode.StartRC(t, o)
-	so := filepath.Join(t.TempDir(), "shim.so") // one for each test: what is loaded stays, with its session
-	args := []string{"-g", "-O1", "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden",
-		"-I", source, "-o", so}
-	args = append(append(args, withTable(t, "table.c")...), verbsFiles()...)
-	if text, err := exec.Command(cc, append(args, "-ldl")...).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, text)
-	}
+	compiler(t)
+	n := onenode.StartRC(t, o, change...)
+	so := shared(t, withTable(t, "table.c")...) // one for each test: what is loaded stays, with its session
 	library, err := shimlib.Load(so)
 	if err != nil {
 		t.Fatal(err)
@@ -277,6 +271,23 @@ func TestRCPortDown(t *testing.T) {
 			p.nic.PortUp(down)
 		}
 	}
+}
+
+// TestRCByChoice: auto takes rc where shm is off and an adapter reaches the node, and tcp where none does.
+func TestRCByChoice(t *testing.T) {
+	p := startInProcess(t, fakeverbs.Options{}, func(c *config.Config) { c.RDMA.Shm = false })
+	t.Setenv("PENSTOCK_CUOBJ_FABRIC", "auto")
+	m := p.memory(1000, 1)
+	p.put(p.token(m, 1000, 0, true))
+	q := startInProcess(t, fakeverbs.Options{}, func(c *config.Config) { c.RDMA.Shm = false })
+	t.Setenv("PENSTOCK_CUOBJ_FABRIC", "auto")
+	t.Setenv("PENSTOCK_CUOBJ_DEVICES", "none")
+	m = q.memory(1000, 1)
+	text, err := q.library.Token(m, 1000, 0, true)
+	if err != nil || !strings.HasPrefix(text, "ps1:tcp:") {
+		t.Errorf("without an adapter: %.8s %v", text, err)
+	}
+	q.put(text)
 }
 
 // TestRCDevices: the variable restricts the adapters, and says so when none is left.

@@ -1,9 +1,11 @@
 """Tokens over memory of Python, by ctypes. Prints ok; what goes wrong raises."""
 import ctypes
+import faulthandler
 import os
 import sys
 import threading
 
+faulthandler.enable()
 lib = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
 lib.cuobj_register_buffer.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 lib.cuobj_deregister_buffer.argtypes = [ctypes.c_void_p]
@@ -51,15 +53,17 @@ for _ in range(4):  # while the threads are inside the library
     if pid == 0:
         try:
             cycle(5000)
-        except Exception:
+        except Exception as e:
+            print("child: %s" % e, file=sys.stderr, flush=True)
             os._exit(1)
         os._exit(0)
     children.append(pid)
 for t in threads:
     t.join()
 for pid in children:
-    if os.waitpid(pid, 0)[1] != 0:
-        failures.append("child %d" % pid)
+    status = os.waitpid(pid, 0)[1]
+    if status != 0:
+        failures.append("child %d: %d" % (pid, status))
 if failures:
     raise RuntimeError(failures)
 print("ok")

@@ -1,18 +1,25 @@
 package gateway
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/penstock-store/penstock/internal/arena"
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/iam"
 	"github.com/penstock-store/penstock/internal/s3"
+	"github.com/penstock-store/penstock/internal/sink"
+	"github.com/penstock-store/penstock/internal/store"
 	"github.com/penstock-store/penstock/internal/token"
 )
 
@@ -24,6 +31,42 @@ var (
 	tokenForm  = regexp.MustCompile(`^01[0-9a-fA-F]{86}(:[0-9a-fA-F]{1,16}:[0-9a-fA-F]{1,16})?$`)
 	queryForm  = regexp.MustCompile(`^[^?]*\?[^?]*$`)
 )
+
+// TestMessageErrors: every error that a message can meet has a status of docs/wire.md's table; a 501 says which
+// protocol it is about, and what clients try again is a 503.
+func TestMessageErrors(t *testing.T) {
+	special := map[error]int{fabric.ErrNoSession: 409, fabric.ErrNotGranted: 403, fabric.ErrTooLarge: 413,
+		fabric.ErrNoFabric: 501, fabric.ErrNotSupported: 501, fabric.ErrUnsupportedToken: 501, fabric.ErrLimit: 503,
+		fabric.ErrOverdue: 408, fabric.ErrTransfer: 500, fabric.ErrFenced: 500, fabric.ErrRevoked: 500,
+		store.ErrNoSuchKey: 404, store.ErrNoSuchBucket: 404, store.ErrNoSuchUpload: 404, store.ErrPrecondition: 412,
+		store.ErrNotModified: 304, store.ErrRange: 400, arena.ErrBusy: 503, token.ErrInvalid: 400, iam.ErrNoSuchKey: 403}
+	documented := []int{304, 400, 403, 404, 408, 409, 412, 413, 416, 500, 501, 503}
+	for _, m := range mappings {
+		err := messageError(fmt.Errorf("message: %w", m.err))
+		status, marker := 0, ""
+		var d *declined
+		if errors.As(err, &d) {
+			status, marker = http.StatusNotImplemented, d.status
+		} else {
+			e := answerOf(err)
+			status, marker = e.Status, e.Header[headerProtocolStatus]
+		}
+		if want := special[m.err]; want != 0 && status != want || !slices.Contains(documented, status) {
+			t.Errorf("%s is answered %d, want %d", m.name, status, want)
+		}
+		if (status == http.StatusNotImplemented) != (marker == "unsupported") {
+			t.Errorf("%s is answered %d, protocol status %q", m.name, status, marker)
+		}
+	}
+	// What a transfer makes of an error on its way is not hidden.
+	for cause, want := range map[error]int{errDeadline: 408, fabric.ErrOverdue: 408, context.DeadlineExceeded: 408,
+		fabric.ErrTransfer: 500, errPeerGone: 500, sink.ErrShort: 500, store.ErrNoSpace: 503,
+		&declined{reason: reasonArenaBusy}: 503} {
+		if e := answerOf(messageError(transferError(cause))); e.Status != want {
+			t.Errorf("%v is answered %d, want %d", cause, e.Status, want)
+		}
+	}
+}
 
 // FuzzHipObjPrepare: what the parser takes has the form of docs/wire.md, by regular expressions and net/url, and means
 // what it says; every error is one that is answered with a status below 500, or 501. No error repeats a value.

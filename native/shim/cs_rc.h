@@ -5,7 +5,9 @@
  *  - adapters and their count do not change once the session is decided; keys are made and taken back by any thread;
  *  - decided, drained and stuck belong to the session's lock.
  *
- * Calls of an adapter's driver have no deadline. A fence does not wait for them longer than for anything else.
+ * Ports are looked at when the session opens, those of an adapter in use also when it tells of a change: the next session
+ * sees what else has come. Calls of an adapter's driver have no deadline. A fence does not wait for them longer than for
+ * anything else.
  */
 #ifndef CS_RC_H
 #define CS_RC_H

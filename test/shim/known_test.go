@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
@@ -245,6 +246,46 @@ func TestEndpoints(t *testing.T) {
 	for i, got := range known(t, questions) {
 		if got != cases[i].want && !(cases[i].want == "refused" && strings.HasPrefix(got, "refused ")) {
 			t.Errorf("%.60q: %q, want %q", cases[i].url, got, cases[i].want)
+		}
+	}
+}
+
+// TestRanks: a port reaches rails of its own kind of link and family of addresses; those of its subnet best.
+func TestRanks(t *testing.T) {
+	four := func(address string) string { return digits(netip.MustParseAddr("::ffff:" + address).AsSlice()) }
+	six := func(address string) string { return digits(netip.MustParseAddr(address).AsSlice()) }
+	const no, link, subnet = "0", "1", "2"
+	cases := []struct {
+		own, kind string
+		bits      int
+		rail      string
+		lid       int
+		want      string
+	}{
+		{four("10.0.0.1"), "0", 24, four("10.0.0.9"), 0, subnet},
+		{four("10.0.0.1"), "0", 24, four("10.0.1.9"), 0, link},
+		{four("10.0.0.1"), "0", 16, four("10.0.1.9"), 0, subnet},
+		{four("10.0.0.1"), "0", 25, four("10.0.0.127"), 0, subnet},
+		{four("10.0.0.1"), "0", 25, four("10.0.0.128"), 0, link},
+		{four("10.0.0.1"), "0", 32, four("10.0.0.1"), 0, subnet},
+		{four("10.0.0.1"), "0", 0, four("192.168.0.1"), 0, subnet},
+		{four("10.0.0.1"), "0", 24, six("2001:db8::1"), 0, no},
+		{four("10.0.0.1"), "0", 24, four("10.0.0.9"), 7, subnet}, // a LID that means nothing
+		{six("2001:db8::1"), "0", 64, six("2001:db8::ffff:1"), 0, subnet},
+		{six("2001:db8::1"), "0", 64, six("2001:db8:0:1::1"), 0, link},
+		{six("2001:db8::1"), "0", 64, four("10.0.0.1"), 0, no},
+		{six("fe80::1"), "1", 64, six("fe80::2"), 5, subnet},
+		{six("fe80::1"), "1", 64, six("fe80:0:0:1::2"), 5, link},
+		{six("fe80::1"), "1", 64, six("fe80::2"), 0, no}, // Ethernet
+		{six("fe80::1"), "0", 64, six("fe80::2"), 5, no}, // InfiniBand
+	}
+	var questions []string
+	for _, c := range cases {
+		questions = append(questions, fmt.Sprint("rank ", c.own, " ", c.kind, " ", c.bits, " ", c.rail, " ", c.lid))
+	}
+	for i, got := range known(t, questions) {
+		if got != cases[i].want {
+			t.Errorf("%+v: %s", cases[i], got)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package shim_test
 
 import (
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"testing"
@@ -187,6 +189,49 @@ func TestHostileRC(t *testing.T) {
 			d.want("0", "free 1")
 			d.want("1 ", "available")
 			d.settles("1 devices 1 domains 0 keys 1 pairs 0 violations") // of another session: nothing of the first is left
+		})
+	}
+}
+
+// TestRandomRC: a server of random frames, most of them well formed. Seeds name the runs; the oracle is as in
+// TestHostileRC.
+func TestRandomRC(t *testing.T) {
+	binary := fakedProgram(t, "address,undefined")
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			t.Parallel()
+			l := newLiar(t, "rc", true, func(p *peer) {
+				path := p.opened()
+				p.keyed()
+				random := rand.New(rand.NewPCG(seed, 2))
+				for range 1 + random.IntN(40) {
+					h := frame.Header{
+						Type: []frame.Type{frame.Rails, frame.PathOK, frame.PathRefused, frame.Lost, frame.Pong}[random.IntN(5)],
+						ID:   []uint64{path.id, path.id + 1, path.id + 2, random.Uint64N(9)}[random.IntN(4)],
+					}
+					switch h.Type {
+					case frame.Rails:
+						rails := []frame.Rail{theirs(), {Index: 1, Up: random.IntN(2) == 0, MTU: 3, GID: theirs().GID}}
+						p.rails(rails[:random.IntN(3)]...)
+					case frame.PathOK:
+						p.ok(rcPath{id: h.ID, own: frame.PathBody{Device: uint8(random.IntN(2))}},
+							func(b *frame.PathBody) { b.QPN = uint32(random.IntN(50)) })
+					default:
+						p.send(h)
+					}
+				}
+				p.acted()
+				p.await(0)
+			})
+			d := l.driver(binary)
+			d.memory(1, 10_000, 3)
+			tok := d.token(1, 5000, 100, false)
+			close(l.issued)
+			<-l.acted
+			d.want("0", "put %s", tok)
+			isIn(t, d.ask("nic counters"), "0 keys 0 pairs 0 violations")
+			d.want("same", "check 1 0 10000 3")
+			d.want("0", "deregister 1")
 		})
 	}
 }

@@ -1,9 +1,9 @@
 /*
- * Answers questions about the shim's sums, signatures, JSON and HTTP, one a line; the Go test that runs it under the
+ * Answers questions about the shim's sums, signatures, JSON, HTTP and ports, one a line; the Go test that runs it under the
  * address sanitizer knows the right ones. Texts come as hex digits, "-" stands for an empty one.
  */
 #define _GNU_SOURCE
-#include "cs_base.h"
+#include "cs_rc.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,6 +138,17 @@ static void sign(char **words, size_t count)
 	puts(cs_sign(&c, &what, text, 40) ? "too small" : "overflow");
 }
 
+/* rank: GID and kind of the port, bits of its prefix, GID and LID of the rail. */
+static void rank(char **words)
+{
+	struct cs_port port = {.infiniband = (uint8_t)atoi(words[1]), .bits = (unsigned)atoi(words[2])};
+	struct cs_rail rail = {.lid = (uint16_t)atoi(words[4])};
+
+	if (cs_unhex(words[0], port.gid, sizeof port.gid) || cs_unhex(words[3], rail.gid, sizeof rail.gid))
+		exit(3);
+	printf("%d\n", cs_rc_rank(&port, &rail));
+}
+
 int main(void)
 {
 	static char line[1 << 20];
@@ -156,6 +167,8 @@ int main(void)
 			http(words[1], atoi(words[2]));
 		else if (count == 2 && strcmp(words[0], "endpoint") == 0)
 			endpoint(words[1]);
+		else if (count == 6 && strcmp(words[0], "rank") == 0)
+			rank(words + 1);
 		else if (count == 2 && strcmp(words[0], "date") == 0) {
 			char date[CS_DATE];
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-store/penstock/internal/fabric"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
 	"github.com/penstock-store/penstock/internal/token"
 )
 
@@ -93,10 +94,18 @@ func (c *connection) endBy(cause error) {
 	c.link.Fail()
 }
 
-// cut ends the connection and waits for the reset of its queue pair. Errors: ErrLingering.
+// cut ends the connection and waits for the reset of its queue pair, and until nothing is under way. Errors:
+// ErrLingering.
 func (c *connection) cut(cause error) error {
 	c.end(cause)
-	if err := c.link.Cut(settleWait); err != nil {
+	err := c.link.Cut(settleWait)
+	c.mu.Lock()
+	busy := c.busy
+	c.mu.Unlock()
+	if err == nil && busy != nil && !busy.await(time.Now().Add(settleWait)) {
+		err = initiator.ErrStuck
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", fabric.ErrLingering, err)
 	}
 	return nil

@@ -13,8 +13,8 @@
 //  3. Nothing outside the first Grant.Bytes of the window is posted, nothing begins after Stop, and what is under way
 //     Margin before the deadline costs the connection: its queue pair is reset.
 //  4. A connection whose work request failed, or that was cut, is gone: no token opens a window of it any more. No
-//     request of it, and no disconnect, is answered before its queue pair is reset. Where the adapter does not do that,
-//     ErrLingering says so, and nothing is answered.
+//     request of it, and no disconnect, is answered before its queue pair is reset and, where a WRITE was under way,
+//     linger has passed. Where the adapter does not reset it, ErrLingering says so, and nothing is answered.
 //  5. There are at most maxConnections and maxPerPeer of an address, counted from before the first call to an adapter
 //     until nothing is left of the queue pair.
 //
@@ -48,6 +48,9 @@ const (
 	Stop = 2 * time.Second
 	// Margin is what a reset and the life of a packet may take at the end of a transfer.
 	Margin = 500 * time.Millisecond
+	// linger is how long after the reset of a queue pair a packet that it sent before may live in the network. The
+	// client's queue pair would take it.
+	linger = 100 * time.Millisecond
 
 	// DefaultIdleWait is how long a connection may be unused: what its clients reckon with.
 	DefaultIdleWait = 300 * time.Second

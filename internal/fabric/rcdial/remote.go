@@ -113,6 +113,9 @@ func (r *remote) leave(err error) error {
 	if err != nil {
 		err = fmt.Errorf("%w: %w", fabric.ErrTransfer, err)
 		r.connection.endBy(err)
+		if r.grant.Direction == fabric.ForGet {
+			<-time.After(linger)
+		}
 	}
 	if cause := r.connection.err(); errors.Is(cause, fabric.ErrFenced) {
 		err = cause
@@ -147,19 +150,12 @@ func (r *remote) Close() error {
 		return fmt.Errorf("%w: window is closed", fabric.ErrTransfer)
 	}
 	r.closed = true
-	over := r.grant.Deadline.Add(settleWait)
-	timer := time.AfterFunc(time.Until(over), func() {
-		r.mu.Lock()
-		r.changed.Broadcast()
-		r.mu.Unlock()
-	})
-	for r.ops > 0 && time.Now().Before(over) {
-		r.changed.Wait()
-	}
-	lingers, err := r.ops > 0, r.failure
 	r.mu.Unlock()
-	timer.Stop()
+	lingers := !r.await(r.grant.Deadline.Add(settleWait))
 	r.fence.Stop()
+	r.mu.Lock()
+	err := r.failure
+	r.mu.Unlock()
 	if err == nil && !time.Now().Before(r.grant.Deadline) {
 		err = errOverdue
 	}
@@ -172,6 +168,22 @@ func (r *remote) Close() error {
 	r.connection.done()
 	r.count(err)
 	return err
+}
+
+// await waits until nothing is under way; false: something is, after that time.
+func (r *remote) await(over time.Time) bool {
+	timer := time.AfterFunc(time.Until(over), func() {
+		r.mu.Lock()
+		r.changed.Broadcast()
+		r.mu.Unlock()
+	})
+	defer timer.Stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.ops > 0 && time.Now().Before(over) {
+		r.changed.Wait()
+	}
+	return r.ops == 0
 }
 
 func (r *remote) count(err error) {

@@ -501,7 +501,7 @@ func TestDeadline(t *testing.T) {
 		synctest.Wait()
 		wantIs(t, "close", r.Close(), fabric.ErrFenced, fabric.ErrOverdue)
 		wantIs(t, "write", <-ended, fabric.ErrFenced, fabric.ErrOverdue)
-		if left := time.Until(deadline); left != Margin {
+		if left := time.Until(deadline); left != Margin-linger {
 			t.Errorf("closed %v before the deadline", left)
 		}
 		b.gone(id)
@@ -532,6 +532,7 @@ func TestCuts(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- r.Write(t.Context(), 0, b.buffer.Slice(0, 1)) }()
 			synctest.Wait()
+			began := time.Now()
 			if err := c.cut(b, id); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
@@ -539,6 +540,9 @@ func TestCuts(t *testing.T) {
 			case <-s.reset:
 			default:
 				t.Errorf("%s returned before the reset", what)
+			}
+			if took := time.Since(began); took != linger {
+				t.Errorf("%s returned after %v", what, took)
 			}
 			wantIs(t, what, <-ended, fabric.ErrFenced, c.cause)
 			wantIs(t, what, r.Write(t.Context(), 0, b.buffer.Slice(0, 1)), fabric.ErrFenced)

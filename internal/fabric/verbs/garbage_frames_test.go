@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"time"
 
 	"github.com/penstock-store/penstock/internal/fabric"
@@ -126,10 +127,7 @@ func (g *garbage) goOn() {
 	up, fenced := frame.Header{Type: frame.PathUp, ID: id}, frame.Header{Type: frame.Fenced, ID: id}
 	switch g.rng.IntN(6) {
 	case 0, 1, 2:
-		a := p.answer
-		_ = p.pair.Receive(p.own, native.Peer{ // refused when it was failed or connected before
-			QPN: a.QPN, PSN: a.PSN, GID: a.GID, LID: a.LID, MTU: frame.MTUBytes(a.MTU), Reads: int(a.Reads),
-		})
+		_ = p.pair.Receive(p.own, peerOf(p.answer)) // refused when it was failed or connected before
 		if !p.up {
 			g.put(up, nil)
 		}
@@ -310,11 +308,9 @@ func (g *garbage) move() {
 		wait = shortly
 		g.judge(doubtful) // it may cost the session
 	}
-	g.tokens++
-	r, err := g.b.fabric.Open(context.Background(), token.Descriptor{
-		Kind: token.Session, Fabric: Name, SessionID: g.offer.ID, Region: frame.JoinRegion(number, g.tokens),
-		Addr: uint64(off), Size: size,
-	}, fabric.Grant{Principal: g.owner, Direction: d, Bytes: size, Deadline: time.Now().Add(wait)})
+	r, err := g.open(number, off, fabric.Grant{
+		Principal: g.owner, Direction: d, Bytes: size, Deadline: time.Now().Add(wait),
+	})
 	if err != nil {
 		if !documented(err) {
 			g.t.Errorf("open: %v", err)
@@ -334,6 +330,64 @@ func (g *garbage) move() {
 			return r.Read(context.Background(), 0, buf)
 		})
 	})
+}
+
+// open opens a window of a region, as long as the grant is for.
+func (g *garbage) open(number uint32, off int64, grant fabric.Grant) (fabric.Remote, error) {
+	g.tokens++
+	return g.b.fabric.Open(context.Background(), token.Descriptor{
+		Kind: token.Session, Fabric: Name, SessionID: g.offer.ID, Region: frame.JoinRegion(number, g.tokens),
+		Addr: uint64(off), Size: grant.Bytes,
+	}, grant)
+}
+
+// lose begins the session with a path that is lost for a fault of the client: its only region has a key that its
+// adapter does not know. The client is told once; take sees when it is told again.
+func (g *garbage) lose() {
+	const region = garbageRegions + 2 // of no other frame
+	pair, own, body := g.kept()
+	g.put(frame.Header{Type: frame.Path, ID: g.last + 1}, encode(body))
+	p := g.paths[g.last]
+	state := func(ok func() bool) func() bool {
+		return func() bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return ok()
+		}
+	}
+	soon(g.t, "a path", state(func() bool { return p.answer != nil }))
+	if err := pair.Receive(own, peerOf(p.answer)); err != nil {
+		g.t.Fatal(err)
+	}
+	g.put(frame.Header{Type: frame.PathUp, ID: g.last}, nil)
+	h := frame.Header{Type: frame.Keyed, Region: region, Offset: g.key.Addr() + spanBytes, Size: 4096}
+	g.put(h, frame.EncodeKeys([]uint32{g.key.RKey() ^ 1}))
+	soon(g.t, "a region", state(func() bool { return g.announced[region] == 0 }))
+	r, err := g.open(region, 0, fabric.Grant{
+		Principal: g.owner, Direction: fabric.ForGet, Bytes: 4096, Deadline: time.Now().Add(patience),
+	})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	buf := g.b.buffer(4096)
+	defer buf.Release()
+	moved := make(chan error, 1)
+	go func() { moved <- errors.Join(r.Write(context.Background(), 0, buf), r.Close()) }()
+	soon(g.t, "word of the lost path", state(func() bool { return p.lost }))
+	g.put(frame.Header{Type: frame.Ping}, nil)
+	soon(g.t, "an answer behind that word", state(func() bool { return g.pings == 0 }))
+	_ = pair.Fail()
+	g.put(frame.Header{Type: frame.Fenced, ID: g.last}, nil)
+	if err := <-moved; err == nil {
+		g.t.Error("moved by a key that the adapter does not know")
+	}
+}
+
+// peerOf is the server's queue pair.
+func peerOf(a *frame.PathBody) native.Peer {
+	return native.Peer{
+		QPN: a.QPN, PSN: a.PSN, GID: a.GID, LID: a.LID, MTU: frame.MTUBytes(a.MTU), Reads: int(a.Reads),
+	}
 }
 
 // carry moves, closes, and looks at the bytes when both went well.

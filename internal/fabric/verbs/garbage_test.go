@@ -144,6 +144,9 @@ func (g *garbage) window() []byte { return g.memory[spanBytes : 2*spanBytes] }
 // run sends until the session ends or the frames are used up, and checks what is left.
 func (g *garbage) run() {
 	before := g.b.fabric.Stats().Violated
+	if g.rng.IntN(2) == 0 {
+		g.lose()
+	}
 	for range garbageFrames {
 		if g.step(); g.worst >= over {
 			break

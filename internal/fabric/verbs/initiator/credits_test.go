@@ -107,3 +107,22 @@ func TestCreditsOfACancelledTicketComeBack(t *testing.T) {
 		t.Fatalf("%d are out", c.now())
 	}
 }
+
+// TestCreditsDoNotPassTheLine: a path that comes while another waits takes nothing of what comes back, and a path that
+// waits gets a batch at most, however many are free.
+func TestCreditsDoNotPassTheLine(t *testing.T) {
+	c := newCredits(4 * batchWork)
+	c.take(&ticket{}, 4*batchWork, nil)
+	var first, late ticket
+	wake := make(chan struct{}, 1)
+	if n := c.take(&first, 3*batchWork, wake); n != 0 {
+		t.Fatalf("took %d of none", n)
+	}
+	c.mu.Lock() // what comes back now is free, and not handed out yet
+	c.free.Add(4 * batchWork)
+	c.mu.Unlock()
+	c.take(&late, 4*batchWork, make(chan struct{}, 1))
+	if n := c.take(&first, 3*batchWork, wake); n != batchWork {
+		t.Fatalf("the first in line got %d", n)
+	}
+}

@@ -5,6 +5,7 @@ package initiator
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"syscall"
 	"testing"
 	"time"
@@ -84,8 +85,14 @@ func (g *rig) works(paths ...*Path) {
 	}
 }
 
+// counted is how many Moves ended with which error.
+func counted(r *Rail) map[error]int64 {
+	s := r.Stats()
+	return map[error]int64{ErrDenied: s.Denied, ErrLost: s.Lost, ErrLocal: s.Local}
+}
+
 // TestFaultsOfWorkRequests ends each work request of a Move in each way, one at a time, and expects the documented
-// error.
+// error, counted once.
 func TestFaultsOfWorkRequests(t *testing.T) {
 	fail := func(s fakeverbs.Status) fakeverbs.Rule {
 		return fakeverbs.Rule{Do: fakeverbs.Fail, Status: s, Vendor: 0x77}
@@ -125,7 +132,12 @@ func TestFaultsOfWorkRequests(t *testing.T) {
 					f := g.nic.Inject(rule)
 					m := g.write(10*4096 + 101)
 					m.Op = op
+					count := counted(g.rail)
 					wantError(t, p.Move(m), c.want)
+					count[c.want]++
+					if now := counted(g.rail); !maps.Equal(now, count) {
+						t.Fatalf("counted %v, want %v", now, count)
+					}
 					if f.Hits() != 1 {
 						t.Fatalf("the fault hit %d times", f.Hits())
 					}

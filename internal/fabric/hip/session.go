@@ -46,7 +46,7 @@ type session struct {
 func (s *session) connect() (err error) {
 	set, d := s.fabric.o.Rails, s.p.Token
 	o := rails.LinkOptions{
-		Owner: s.p.Principal, Session: s.id, Near: set.Near(s.p.Local), RNRRetries: rnrForEver,
+		Owner: s.p.Principal, Session: s.id, Local: s.p.Local, RNRRetries: rnrForEver,
 		Peer: initiator.Endpoint{QPN: d.QPN, PSN: s.p.PSN, GID: d.GID, LID: d.LID, MTU: maxMTU, Reads: 1},
 	}
 	if s.p.Direction == fabric.ForGet {

@@ -207,16 +207,13 @@ func (f *Fabric) dial(ctx context.Context, c *connection, r fabric.ConnectReques
 	defer cancel()
 	defer context.AfterFunc(f.closing, cancel)()
 	o := rails.LinkOptions{
-		Owner: r.Principal, Session: c.id,
+		Owner: r.Principal, Session: c.id, Local: r.Local,
 		Peer: initiator.Endpoint{
 			QPN: r.Token.QPN, PSN: r.PSN, GID: r.Token.GID, LID: r.Token.LID, MTU: anyMTU, Reads: peerReads,
 		},
 	}
 	if o.Owner == "" {
 		o.Owner = "unsigned " + c.peer.String() // no principal has this name
-	}
-	if f.rails != nil {
-		o.Near = f.rails.Near(r.Local.Unmap())
 	}
 	return f.link(o, ctx.Done())
 }

@@ -3,6 +3,7 @@ package rails
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -30,8 +31,8 @@ type LinkOptions struct {
 	// Peer is the client's queue pair, to which the caller has found that this node may lead. An MTU beyond the port's
 	// means the port's.
 	Peer       initiator.Endpoint
-	Near       *Rail // the rail that the client's HTTP connection uses, or nil
-	RNRRetries uint8 // see initiator.PathOptions
+	Local      netip.Addr // where the client's HTTP connection came in, if that is known
+	RNRRetries uint8      // see initiator.PathOptions
 }
 
 // Link is a queue pair of a fabric that has no other to go on by when it fails: connected to a client's, until it fails
@@ -67,7 +68,7 @@ func (set *Set) Link(o LinkOptions, stop <-chan struct{}) (*Link, error) {
 
 // link connects a link that is counted in.
 func (set *Set) link(o LinkOptions, stop <-chan struct{}) (*Link, error) {
-	k, from, err := set.Toward(o.Peer.GID, o.Near)
+	k, from, err := set.Toward(o.Peer.GID, o.Local)
 	if err != nil {
 		return nil, err
 	}

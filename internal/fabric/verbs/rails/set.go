@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-store/penstock/internal/fabric/verbs/initiator"
+	"github.com/penstock-store/penstock/internal/fabric/verbs/reach"
 	"github.com/penstock-store/penstock/internal/rail"
 )
 
@@ -22,6 +23,9 @@ type Set struct {
 	list   []*Rail
 	ends   *ends
 	logger *slog.Logger
+
+	// onDevice tells whether a GID is an address of a network device of this machine: reach.OnDevice.
+	onDevice func(gid [16]byte, device string) bool
 
 	stop      chan struct{}
 	stopping  sync.Once
@@ -49,7 +53,8 @@ func New(rails []Opened, logger *slog.Logger) (*Set, error) {
 }
 
 func newSet(rails []Opened, logger *slog.Logger) *Set {
-	set := &Set{ends: newEnds(), logger: logger, stop: make(chan struct{}), closeWait: driverWait}
+	set := &Set{ends: newEnds(), logger: logger, onDevice: reach.OnDevice, stop: make(chan struct{}),
+		closeWait: driverWait}
 	for i, r := range rails {
 		k := &Rail{
 			set: set, index: uint8(i), name: r.Rail.Name(), engine: r.Engine, cause: r.Err, numa: r.Rail.NUMANode,

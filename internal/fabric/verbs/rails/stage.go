@@ -61,7 +61,7 @@ func (set *Set) Stage(o StageOptions, stop <-chan struct{}) (*Stage, error) {
 
 // stage makes and connects a stage that is counted in.
 func (set *Set) stage(o StageOptions, stop <-chan struct{}) (*Stage, error) {
-	k, from, err := set.Toward(o.Peer.GID, o.Near)
+	k, from, err := set.Toward(o.Peer.GID, o.Local)
 	if err != nil {
 		return nil, err
 	}

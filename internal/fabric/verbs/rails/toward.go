@@ -30,25 +30,24 @@ func Compare(a, b, near *Rail) int {
 
 // Links tells whether a peer's GID means the same machine by this rail as to the connection that came in at the address
 // local: each link has machines of its own at its link-local addresses, which lead to the peer by the near rail only,
-// or are the rail's own. It takes no lock.
+// or are the rail's own, or, for a peer that came in by the loopback device, and so is on this machine, any of the
+// rail's network device. It takes no lock.
 func (k *Rail) Links(peer [16]byte, local netip.Addr) bool {
-	return k.links(peer, k.set.Near(local))
-}
-
-func (k *Rail) links(peer [16]byte, near *Rail) bool {
-	own := k.place.Load().at
-	return k == near || !own.IsValid() || !reach.LinkLocal(peer) || own.WithZone("").As16() == peer
+	place := k.place.Load()
+	return !reach.LinkLocal(peer) || !place.at.IsValid() || place.at.WithZone("").As16() == peer ||
+		k == k.set.Near(local) || local.Unmap().IsLoopback() && k.set.onDevice(peer, place.device)
 }
 
 // Toward is the rail for a queue pair to a peer's GID, and where in its port's table that begins: the best one of those
-// that are up and reach it; near is the rail that the peer's HTTP connection uses, or nil. Errors: ErrDown, when none
-// is up; initiator.ErrUnreached; native.ErrVerbs.
-func (set *Set) Toward(peer [16]byte, near *Rail) (*Rail, initiator.Source, error) {
+// that are up and reach it; local is where the peer's HTTP connection came in, if that is known. Errors: ErrDown, when
+// none is up; initiator.ErrUnreached; native.ErrVerbs.
+func (set *Set) Toward(peer [16]byte, local netip.Addr) (*Rail, initiator.Source, error) {
+	near := set.Near(local)
 	up := slices.DeleteFunc(slices.Clone(set.list), func(k *Rail) bool { return !k.Up() })
 	slices.SortStableFunc(up, func(a, b *Rail) int { return Compare(a, b, near) })
 	err := fmt.Errorf("%w: all of them", ErrDown)
 	for _, k := range up {
-		if !k.links(peer, near) {
+		if !k.Links(peer, local) {
 			err = fmt.Errorf("%w: %s is on another link", initiator.ErrUnreached, k.name)
 			continue
 		}

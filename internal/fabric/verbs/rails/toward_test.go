@@ -37,7 +37,8 @@ func TestToward(t *testing.T) {
 		for i := range loads {
 			loads[i] = int64(random.IntN(3))
 			all = append(all, Opened{
-				Rail:   rail.Rail{Port: i, NUMANode: random.IntN(3) - 1, Up: random.IntN(4) > 0},
+				Rail: rail.Rail{Port: i, NUMANode: random.IntN(3) - 1, Up: random.IntN(4) > 0,
+					Link: native.LinkEthernet, GID: addressOf(i).As16()},
 				Engine: &farEngine{index: i, reaches: random.IntN(4) > 0},
 			})
 		}
@@ -62,15 +63,15 @@ func TestToward(t *testing.T) {
 				break
 			}
 		}
-		var near *Rail
+		var local netip.Addr
 		if at := random.IntN(len(loads)+1) - 1; at >= 0 {
-			near = set.list[at]
+			local = addressOf(at)
 			keep(func(i int) bool { return i == at })
 			if node := all[at].Rail.NUMANode; node >= 0 {
 				keep(func(i int) bool { return all[i].Rail.NUMANode == node })
 			}
 		}
-		got, from, err := set.Toward([16]byte{1}, near)
+		got, from, err := set.Toward([16]byte{1}, local)
 		switch {
 		case len(left) == 0 && !anyUp && !errors.Is(err, ErrDown):
 			t.Fatalf("none is up: %v", err)
@@ -82,8 +83,12 @@ func TestToward(t *testing.T) {
 	}
 }
 
+// addressOf is that of a rail.
+func addressOf(index int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(index + 1)}) }
+
 // TestLinkLocalPeers: a link-local peer is reached by the rail of the link that its connection came in by, or by the
-// one whose own address it is, and by no other; other peers by all. Oracle: the table.
+// one whose own address it is, and by no other; other peers by all. One of this machine, whose connection came in by the
+// loopback device, is reached by the rail whose network device has the address. Oracle: the table.
 func TestLinkLocalPeers(t *testing.T) {
 	var all []Opened
 	for i, own := range []string{"10.0.0.1", "fe80::1", "169.254.0.3"} {
@@ -93,6 +98,9 @@ func TestLinkLocalPeers(t *testing.T) {
 	all = append(all, Opened{Engine: &farEngine{index: 3, reaches: true}, Rail: rail.Rail{Link: native.LinkInfiniBand,
 		GID: netip.MustParseAddr("fe80::77").As16(), Up: true}})
 	set := newSet(all, slog.New(slog.DiscardHandler))
+	set.onDevice = func(gid [16]byte, device string) bool {
+		return device == "eth0" && gid == netip.MustParseAddr("fe80::42").As16()
+	}
 	for _, c := range []struct {
 		peer, local string
 		want        []int
@@ -107,6 +115,12 @@ func TestLinkLocalPeers(t *testing.T) {
 		{"fe80::9", "192.0.2.1", []int{3}},
 		{"fe80::9", "", []int{3}},
 		{"fe80::1", "127.0.0.1", []int{1, 3}},
+		{"fe80::42", "127.0.0.1", []int{0, 3}}, // of the network device of rail 0, besides
+		{"fe80::42", "::ffff:127.0.0.1", []int{0, 3}},
+		{"fe80::42", "::1", []int{0, 3}},
+		{"fe80::42", "192.0.2.1", []int{3}},
+		{"fe80::42", "fe80::1%eth1", []int{1, 3}}, // another machine's, on another link
+		{"fe80::9", "127.0.0.1", []int{3}},
 		{"169.254.0.9", "169.254.0.3", []int{2, 3}},
 		{"169.254.0.9", "::ffff:169.254.0.3", []int{2, 3}},
 		{"169.254.0.9", "169.254.0.4", []int{3}},
@@ -124,14 +138,14 @@ func TestLinkLocalPeers(t *testing.T) {
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s by %s: rails %v, want %v", c.peer, c.local, got, c.want)
 		}
-		toward, _, err := set.Toward(peer, set.Near(local.Unmap()))
+		toward, _, err := set.Toward(peer, local)
 		if err != nil || !slices.Contains(c.want, int(toward.index)) {
 			t.Errorf("%s by %s: %v %v", c.peer, c.local, toward, err)
 		}
 	}
 	all[3].Rail.Up = false
 	set = newSet(all, slog.New(slog.DiscardHandler))
-	_, _, err := set.Toward(netip.MustParseAddr("fe80::9").As16(), nil)
+	_, _, err := set.Toward(netip.MustParseAddr("fe80::9").As16(), netip.Addr{})
 	if !errors.Is(err, initiator.ErrUnreached) {
 		t.Errorf("by no link: %v", err)
 	}

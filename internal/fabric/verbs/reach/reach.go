@@ -46,14 +46,28 @@ func (r Rule) Permits(gid [16]byte, peer netip.Addr) bool {
 	return own[at] || r.Own(gid)
 }
 
+// OnDevice tells whether a GID is an address of a network device of this machine, as they are now.
+func OnDevice(gid [16]byte, device string) bool {
+	d, err := net.InterfaceByName(device)
+	if err != nil {
+		return false // nor is anything known to be its own
+	}
+	addresses, err := d.Addrs()
+	return err == nil && addressesOf(addresses)[netip.AddrFrom16(gid).Unmap()]
+}
+
 // ownAddresses are the addresses of this machine, as they are now.
 func ownAddresses() map[netip.Addr]bool {
-	own := make(map[netip.Addr]bool)
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
-		return own // nothing is known to be this machine's
+		return nil // nothing is known to be this machine's
 	}
-	for _, a := range addresses {
+	return addressesOf(addresses)
+}
+
+func addressesOf(all []net.Addr) map[netip.Addr]bool {
+	own := make(map[netip.Addr]bool)
+	for _, a := range all {
 		if prefix, ok := a.(*net.IPNet); ok {
 			if at, ok := netip.AddrFromSlice(prefix.IP); ok {
 				own[at.Unmap()] = true

@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"net"
 	"net/netip"
 	"testing"
 )
@@ -35,5 +36,39 @@ func TestPermittedGIDs(t *testing.T) {
 		if got := r.Permits(netip.MustParseAddr(c.gid).As16(), netip.MustParseAddr(c.peer)); got != c.want {
 			t.Errorf("peer %s, GID %s: %v", c.peer, c.gid, got)
 		}
+	}
+}
+
+// TestOnDevice: each address of this machine is its device's and no other's.
+func TestOnDevice(t *testing.T) {
+	devices, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	looked := 0
+	for _, d := range devices {
+		addresses, err := d.Addrs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range addresses {
+			prefix, err := netip.ParsePrefix(a.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			looked++
+			if !OnDevice(prefix.Addr().As16(), d.Name) {
+				t.Errorf("%s has %s, and it is not found", d.Name, a)
+			}
+		}
+		if gid := netip.MustParseAddr("fe80::dead:beef").As16(); OnDevice(gid, d.Name) {
+			t.Errorf("%s has what nobody has", d.Name)
+		}
+	}
+	if looked == 0 {
+		t.Skip("this machine has no address")
+	}
+	if OnDevice(netip.MustParseAddr("127.0.0.1").As16(), "no-such-device") {
+		t.Error("a device that is not there has an address")
 	}
 }

@@ -130,6 +130,12 @@ func (h *harness) suiteEnv(results string) []string {
 	if h.long {
 		env = append(env, "PENSTOCK_TEST_LONG=1")
 	}
+	if dir := os.Getenv("PENSTOCK_TEST_CLIENTS"); dir != "" { // the guest sees this machine's files
+		if whole, err := filepath.Abs(dir); err == nil { // its steps run elsewhere
+			dir = whole
+		}
+		env = append(env, "PENSTOCK_TEST_CLIENTS="+dir)
+	}
 	if h.host {
 		if h.link != "" {
 			env = append(env, "PENSTOCK_TEST_LINK="+h.link)

@@ -13,6 +13,8 @@
 //	PENSTOCK_TEST_RECORD  a file that gets a line of JSON for each measured figure
 //	PENSTOCK_TEST_LONG    1: the long forms
 //	PENSTOCK_TEST_BOUNDS  1: rates below their bounds are failures, and speed takes seven turns
+//	PENSTOCK_TEST_CLIENTS a directory of programs of others that speak to the node: s3rdma-client of elbencho,
+//	                      v2-data-client of hipObject; what is missing is skipped
 //
 // Oracles: patterns made from seeds, in objects and around windows; the node's own counters and its access log, for
 // payload that must not travel in HTTP bodies and for resources that must come back; perftest, for speed.

@@ -14,15 +14,16 @@ import (
 
 // Variables of the environment; the package's documentation says what they mean.
 const (
-	fabricVariable = "PENSTOCK_TEST_FABRIC"
-	binaryVariable = "PENSTOCK_TEST_BINARY"
-	flagsVariable  = "PENSTOCK_TEST_FLAGS"
-	verbsVariable  = "PENSTOCK_TEST_VERBS"
-	slowVariable   = "PENSTOCK_TEST_SLOW"
-	linkVariable   = "PENSTOCK_TEST_LINK"
-	recordVariable = "PENSTOCK_TEST_RECORD"
-	longVariable   = "PENSTOCK_TEST_LONG"
-	boundsVariable = "PENSTOCK_TEST_BOUNDS"
+	fabricVariable  = "PENSTOCK_TEST_FABRIC"
+	binaryVariable  = "PENSTOCK_TEST_BINARY"
+	flagsVariable   = "PENSTOCK_TEST_FLAGS"
+	verbsVariable   = "PENSTOCK_TEST_VERBS"
+	slowVariable    = "PENSTOCK_TEST_SLOW"
+	linkVariable    = "PENSTOCK_TEST_LINK"
+	recordVariable  = "PENSTOCK_TEST_RECORD"
+	longVariable    = "PENSTOCK_TEST_LONG"
+	boundsVariable  = "PENSTOCK_TEST_BOUNDS"
+	clientsVariable = "PENSTOCK_TEST_CLIENTS"
 	// jobVariable makes the test binary a client process.
 	jobVariable = "PENSTOCK_TEST_JOB"
 )

@@ -38,7 +38,13 @@ type node struct {
 // startNode runs a node with a bucket, and skips when it does not offer the fabric.
 func startNode(t *testing.T, fabric string, more ...string) *node {
 	t.Helper()
-	n := &node{t: t, fabric: fabric, binary: os.Getenv(binaryVariable), dir: t.TempDir(), log: &journal{}}
+	return startNodeLike(t, nil, fabric, more...)
+}
+
+// startNodeLike takes the addresses and credentials of a node that ended, if there is one.
+func startNodeLike(t *testing.T, like *bench.Node, fabric string, more ...string) *node {
+	t.Helper()
+	n := &node{t: t, Node: like, fabric: fabric, binary: os.Getenv(binaryVariable), dir: t.TempDir(), log: &journal{}}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the node's log ends with\n%s", n.log.tail())

@@ -87,8 +87,8 @@ func TestToward(t *testing.T) {
 func addressOf(index int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(index + 1)}) }
 
 // TestLinkLocalPeers: a link-local peer is reached by the rail of the link that its connection came in by, or by the
-// one whose own address it is, and by no other; other peers by all. One of this machine, whose connection came in by the
-// loopback device, is reached by the rail whose network device has the address. Oracle: the table.
+// one whose own address it is, and by no other; other peers by all. One of this machine, whose connection came in by
+// the loopback device, is reached by the rail whose network device has the address. Oracle: the table.
 func TestLinkLocalPeers(t *testing.T) {
 	var all []Opened
 	for i, own := range []string{"10.0.0.1", "fe80::1", "169.254.0.3"} {

@@ -381,6 +381,9 @@ func (r *remote) operate(ctx context.Context, d fabric.Direction, off int64, buf
 		m.Op = native.OpRead
 	}
 	m.Remote = r.token.Addr + uint64(off)
+	if ctx.Err() != nil { // the pool may be faster than what watches it
+		return context.Cause(ctx)
+	}
 	if err := r.enter(); err != nil {
 		return err
 	}

@@ -30,11 +30,11 @@ func bench(b *testing.B, bed Bed, d fabric.Direction) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	offer, err := f.NewSession(context.Background(), principal)
+	o, err := offer(f, principal)
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := bed.Dial(ctx, offer)
+	c, err := bed.Dial(ctx, o)
 	if err != nil {
 		b.Fatal(err)
 	}

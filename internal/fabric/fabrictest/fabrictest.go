@@ -1,6 +1,6 @@
 // Package fabrictest is the conformance suite of fabrics: what every implementation of
-// fabric.Fabric with sessions must do, checked against a client that keeps its own view of the
-// memory.
+// fabric.Fabric must do, checked against a client that keeps its own view of the memory. A fabric
+// without sessions says in its Bed which cases it cannot have, and why.
 //
 // Called by: the tests of fabric/shm, fabric/tcp and fabric/verbs; of fabric/hip, as far as it is about windows.
 //
@@ -17,6 +17,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"testing"
 	"time"
 
@@ -28,7 +29,6 @@ import (
 // Fabric is what the suite needs of an implementation.
 type Fabric interface {
 	fabric.Fabric
-	fabric.SessionOpener
 	fabric.Revoker
 	fabric.StatsReporter
 }
@@ -37,8 +37,15 @@ type Fabric interface {
 type Bed struct {
 	Name string
 	// New starts one on a ledger. memory is all of the arena, for those that register it.
-	New  func(l *fabric.Ledger, memory []byte) (Fabric, error)
+	New func(l *fabric.Ledger, memory []byte) (Fabric, error)
+	// Dial makes a client of a fabric that is a fabric.SessionOpener.
 	Dial func(ctx context.Context, o fabric.SessionOffer) (Client, error)
+	// Attach makes one of a fabric without sessions.
+	Attach func() (Client, error)
+	// Without names the cases that cannot be, each with the reason.
+	Without map[string]string
+	// Stop is how long before a deadline nothing of a transfer begins any more.
+	Stop time.Duration
 	// Charged tells whether regions count against the principal's mapped bytes.
 	Charged bool
 	// OneProcess says that clients of other processes cannot reach it.
@@ -129,11 +136,7 @@ func newStage(t *testing.T, bed Bed, limits fabric.Limits) *stage {
 // connect opens a session; it is dropped at the end of the test.
 func (s *stage) connect(who string) Client {
 	s.t.Helper()
-	offer, err := s.fabric.NewSession(context.Background(), who)
-	if err != nil {
-		s.t.Fatalf("new session: %v", err)
-	}
-	c, err := s.bed.Dial(s.ctx, offer)
+	c, err := s.dial(who)
 	if err != nil {
 		s.t.Fatalf("dial: %v", err)
 	}
@@ -143,6 +146,30 @@ func (s *stage) connect(who string) Client {
 		}
 	})
 	return c
+}
+
+func (s *stage) dial(who string) (Client, error) {
+	if s.bed.Attach != nil {
+		return s.bed.Attach()
+	}
+	offer, err := s.offer(who)
+	if err != nil {
+		return nil, err
+	}
+	return s.bed.Dial(s.ctx, offer)
+}
+
+// offer asks a fabric with sessions for one.
+func (s *stage) offer(who string) (fabric.SessionOffer, error) { return offer(s.fabric, who) }
+
+var errSessions = errors.New("fabrictest: fabric without sessions")
+
+func offer(f Fabric, who string) (fabric.SessionOffer, error) {
+	opener, ok := f.(fabric.SessionOpener)
+	if !ok {
+		return fabric.SessionOffer{}, errSessions
+	}
+	return opener.NewSession(context.Background(), who)
 }
 
 func (s *stage) register(c Client, size int) Region {

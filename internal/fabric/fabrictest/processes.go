@@ -124,7 +124,7 @@ type child struct {
 }
 
 func (s *stage) spawn(bytes int, seed uint64) (*child, error) {
-	offer, err := s.fabric.NewSession(context.Background(), principal)
+	offer, err := s.offer(principal)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -40,8 +41,18 @@ func Run(t *testing.T, bed Bed) {
 		{"RF_17_Processes", testProcesses},
 		{"KilledProcesses", testKilledProcesses},
 	}
+	left := maps.Clone(bed.Without)
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { c.run(t, bed) })
+		t.Run(c.name, func(t *testing.T) {
+			if why := bed.Without[c.name]; why != "" {
+				t.Skip(why)
+			}
+			c.run(t, bed)
+		})
+		delete(left, c.name)
+	}
+	for name := range left {
+		t.Errorf("%s is no case of the suite", name)
 	}
 }
 
@@ -307,7 +318,7 @@ func testPrincipals(t *testing.T, bed Bed) {
 // testOffers checks that an offer counts once, needs its secret, and lapses.
 func testOffers(t *testing.T, bed Bed) {
 	s := newStage(t, bed, fabric.Limits{OfferWait: shortly})
-	offer, err := s.fabric.NewSession(context.Background(), principal)
+	offer, err := s.offer(principal)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +334,7 @@ func testOffers(t *testing.T, bed Bed) {
 	if n, _ := s.ledger.Held(principal); n != 0 {
 		t.Errorf("%d sessions held after the offer lapsed", n)
 	}
-	revoked, err := s.fabric.NewSession(context.Background(), principal)
+	revoked, err := s.offer(principal)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +342,7 @@ func testOffers(t *testing.T, bed Bed) {
 	if _, err := s.bed.Dial(s.ctx, revoked); err == nil {
 		t.Error("revoked offer accepted")
 	}
-	if offer, err = s.fabric.NewSession(context.Background(), principal); err != nil {
+	if offer, err = s.offer(principal); err != nil {
 		t.Fatal(err)
 	}
 	c, err := s.bed.Dial(s.ctx, offer)
@@ -355,15 +366,15 @@ func testLimits(t *testing.T, bed Bed) {
 		Sessions: 4, SessionsPerPrincipal: 2, RegionsPerSession: 3, MappedBytes: 1 << 20,
 	})
 	c := s.connect(principal)
-	if _, err := s.fabric.NewSession(context.Background(), principal); err != nil { // stays an offer, and counts
+	if _, err := s.offer(principal); err != nil { // stays an offer, and counts
 		t.Fatal(err)
 	}
-	if _, err := s.fabric.NewSession(context.Background(), principal); !errors.Is(err, fabric.ErrLimit) {
+	if _, err := s.offer(principal); !errors.Is(err, fabric.ErrLimit) {
 		t.Errorf("third session of a principal: %v", err)
 	}
 	s.connect("other")
 	s.connect("other")
-	if _, err := s.fabric.NewSession(context.Background(), "third"); !errors.Is(err, fabric.ErrLimit) {
+	if _, err := s.offer("third"); !errors.Is(err, fabric.ErrLimit) {
 		t.Errorf("fifth session in all: %v", err)
 	}
 	a := s.register(c, 400<<10)

@@ -109,3 +109,68 @@ func (r targetRegion) Grant(off, size int64, d fabric.Direction) (Window, error)
 	}
 	return r.conn.Expect(r.region, off, size, direction)
 }
+
+// AttachDC makes clients of fabric dc on adapters of this machine, whose targets have the key.
+func AttachDC(d *target.Devices, key uint64) func() (Client, error) {
+	return func() (Client, error) {
+		c, err := target.OpenDC(d, target.DCOptions{Key: key})
+		if err != nil {
+			return nil, err
+		}
+		return &dcClient{DC: c}, nil
+	}
+}
+
+type dcClient struct {
+	*target.DC
+
+	mu     sync.Mutex
+	memory []*target.Memory
+}
+
+func (c *dcClient) Register(_ context.Context, size int) (Region, error) {
+	m, err := target.NewMemory(size)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.memory = append(c.memory, m)
+	c.mu.Unlock()
+	r, err := c.DC.Register(m)
+	if err != nil {
+		return nil, err
+	}
+	return dcRegion{r}, nil
+}
+
+// Drop closes the targets; the test may still watch the memory.
+func (c *dcClient) Drop() { _ = c.Close() }
+
+func (c *dcClient) Free() error {
+	errs := []error{c.Close()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.memory {
+		errs = append(errs, m.Free())
+	}
+	c.memory = nil
+	return errors.Join(errs...)
+}
+
+// dcRegion is also fenced by itself.
+type dcRegion struct{ *target.DCRegion }
+
+func (r dcRegion) Grant(off, size int64, _ fabric.Direction) (Window, error) {
+	g, err := r.DCRegion.Grant(off, size)
+	if err != nil {
+		return nil, err
+	}
+	return dcWindow{g}, nil
+}
+
+type dcWindow struct{ *target.DCGrant }
+
+func (w dcWindow) EndContext(context.Context) error {
+	w.End()
+	return nil
+}

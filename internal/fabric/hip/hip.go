@@ -70,6 +70,9 @@ const (
 	closeWait = 5 * time.Second
 	// maxMTU is beyond no port's, and so means the port's: the messages do not say what the client's end takes.
 	maxMTU = 4096
+	// fair is the part of the sessions that one principal may hold, at least one: a client that prepares and never
+	// goes on keeps a place for as long as Prepared, again and again, and must not shut out everybody else.
+	fair = 4
 	// rnrForEver lets a client post its receive whenever it likes; the deadline bounds that.
 	rnrForEver = 7
 )
@@ -86,7 +89,7 @@ var (
 type Options struct {
 	Rails    *rails.Set
 	Permits  func(gid [16]byte, peer netip.Addr) bool
-	Sessions int           // at most
+	Sessions int           // at most; a quarter of them for one principal
 	Staging  int           // bytes of the staging memory
 	Prepared time.Duration // from Prepare to Take; 0 means 10 s
 	Deadline time.Duration // from Take on; 0 means MaxDeadline, which is the most
@@ -239,6 +242,15 @@ func (f *Fabric) enter(s *session) error {
 		return fmt.Errorf("%w: %w", fabric.ErrNoFabric, errClosing)
 	case len(f.sessions) >= f.o.Sessions:
 		return fmt.Errorf("%w: %d sessions", fabric.ErrLimit, len(f.sessions))
+	}
+	own := 0
+	for _, other := range f.sessions {
+		if other.p.Principal == s.p.Principal {
+			own++
+		}
+	}
+	if own >= max(1, f.o.Sessions/fair) {
+		return fmt.Errorf("%w: %d sessions of the principal", fabric.ErrLimit, own)
 	}
 	f.sessions[s.id] = s
 	f.stat.Sessions.Add(1)

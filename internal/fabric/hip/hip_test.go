@@ -334,8 +334,13 @@ func TestRefusedPreparations(t *testing.T) {
 func TestLimits(t *testing.T) {
 	b := newBed(t, bedOptions{Options: Options{Sessions: 64, Staging: int(10 * page)}})
 	var open []*exchange
-	for range 64 {
-		open = append(open, b.clients[0].prepared("alice", fabric.ForGet, 1000))
+	for _, who := range []string{"alice", "carol", "dave", "erin"} {
+		for range 16 {
+			open = append(open, b.clients[0].prepared(who, fabric.ForGet, 1000))
+		}
+		if who == "alice" {
+			wantIs(t, "one more of alice", b.clients[1].preparation(who, fabric.ForGet, 1000).prepare(), fabric.ErrLimit)
+		}
 	}
 	wantIs(t, "one more", b.clients[1].preparation("bob", fabric.ForGet, 1000).prepare(), fabric.ErrLimit)
 	if err := b.cancel(open[3], "alice"); err != nil {

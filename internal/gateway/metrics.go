@@ -18,24 +18,26 @@ const (
 	pathShm
 	pathTCP
 	pathRC
+	pathRCTokens
 	pathHip
 	pathOther
 	pathCount
 )
 
-var pathNames = [pathCount]string{"none", "http", "shm", "tcp", "rc", "hipobj", "other"}
+var pathNames = [pathCount]string{"none", "http", "shm", "tcp", "rc", "rc-tokens", "hipobj", "other"}
 
 // pathOf is the path that a token asks for.
 func pathOf(d token.Descriptor) path {
-	if d.Kind != token.Session {
+	switch {
+	case d.Kind == token.RC:
+		return pathRCTokens
+	case d.Kind != token.Session:
 		return pathOther
-	}
-	switch d.Fabric {
-	case "shm":
+	case d.Fabric == "shm":
 		return pathShm
-	case "tcp":
+	case d.Fabric == "tcp":
 		return pathTCP
-	case "rc":
+	case d.Fabric == "rc":
 		return pathRC
 	}
 	return pathOther

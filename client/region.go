@@ -137,7 +137,11 @@ func (r *Region) Close() error {
 		if !s.over() && (a.err != nil || a.at.Forget(ctx) == nil) {
 			continue // refused: the session never had it
 		}
-		_ = s.fence() // waits until nothing can touch the memory; without an ack it is abandoned
+		// It waits until nothing can touch the memory. Without an ack it is abandoned, by the conn or, where a driver
+		// does not return, here: an adapter may still reach it.
+		if s.fence() != nil && byAdapter(s.name) {
+			r.abandon()
+		}
 		select {
 		case <-s.conn.Done(): // an adapter may still be busy with other memory of the session
 		case <-ctx.Done():

@@ -30,6 +30,7 @@ var testPackages = []testPackage{
 	{"internal/rail", "OnRealDevices$", 2 * time.Minute, 1},
 	{"internal/fabric/verbs/initiator", "", 4 * time.Minute, 1},
 	{"internal/fabric/verbs", "OnDevices$", 5 * time.Minute, 2},
+	{"internal/fabric/hip", "", 4 * time.Minute, 1},
 	{"client/target", "^TestRC(Transfer|Fenced?(AfterLost|NeedsNoServer)|Forget|(Broken|Shares)\\w*|Refused|Pathless)$",
 		2 * time.Minute, 1},
 	{"test/shim", "OnDevices$", 10 * time.Minute, 2},

@@ -36,10 +36,11 @@ const (
 	cookie      = 0xc0ffee01
 )
 
-// bed is the fabric on a fake rail, and adapters for clients.
+// bed is the fabric on a fake rail, and adapters for clients; on this machine's, where the test does with them.
 type bed struct {
 	t       *testing.T
-	nic     *fakeverbs.NIC
+	library *native.Library
+	nic     *fakeverbs.NIC // nil on this machine's adapters
 	set     *rails.Set
 	fabric  *Fabric
 	arena   *arena.Arena
@@ -51,16 +52,20 @@ type bed struct {
 
 type bedOptions struct {
 	Options
-	nic fakeverbs.Options
+	nic    fakeverbs.Options
+	device bool // this machine's adapters will do
 	// stubborn: an adapter does not let go, and the end of it all is the test's.
 	stubborn bool
 }
 
 func newBed(t *testing.T, o bedOptions) *bed {
 	t.Helper()
-	o.nic.Poison = true
-	o.nic.Devices = []fakeverbs.Device{{Name: "rail"}, {Name: "one"}, {Name: "two"}}
-	b := &bed{t: t, nic: fakeverbs.New(t, o.nic), log: &syncBuffer{}}
+	b := &bed{t: t, log: &syncBuffer{}}
+	devices := []string{"rail"}
+	if onDevice() {
+		devices = nil
+	}
+	b.open(o)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -73,7 +78,7 @@ func newBed(t *testing.T, o bedOptions) *bed {
 	must(err)
 	b.share = b.arena.Share("fabric")
 	logger := slog.New(slog.NewTextHandler(b.log, nil))
-	opened, err := rails.Open(rails.Options{Library: b.nic.Library(), Devices: []string{"rail"}, Memory: b.arena.Memory()})
+	opened, err := rails.Open(rails.Options{Library: b.library, Devices: devices, Memory: b.arena.Memory()})
 	must(err)
 	b.set, err = rails.New(opened, logger)
 	must(err)
@@ -88,9 +93,36 @@ func newBed(t *testing.T, o bedOptions) *bed {
 	b.fabric, err = New(o.Options)
 	must(err)
 	t.Cleanup(func() { b.end(o.stubborn) })
-	b.client("one")
-	b.client("two")
+	if onDevice() {
+		b.client(b.set.Ports()[0].Device, b.set.Ports()[0].GIDIndex)
+		return b
+	}
+	b.client("one", 1)
+	b.client("two", 1)
 	return b
+}
+
+// onDevice tells whether these tests must use the adapters of this machine.
+func onDevice() bool { return os.Getenv("PENSTOCK_TEST_VERBS") == "device" }
+
+// open opens the library of the adapters.
+func (b *bed) open(o bedOptions) {
+	b.t.Helper()
+	if !onDevice() {
+		o.nic.Poison = true
+		o.nic.Devices = []fakeverbs.Device{{Name: "rail"}, {Name: "one"}, {Name: "two"}}
+		b.nic = fakeverbs.New(b.t, o.nic)
+		b.library = b.nic.Library()
+		return
+	}
+	if !o.device {
+		b.t.Skip("for the fake adapter only")
+	}
+	var err error
+	if b.library, err = native.Open(native.Options{}); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = b.library.Close() })
 }
 
 // end closes all, in the order of server, and looks for what is left.
@@ -126,13 +158,14 @@ type client struct {
 	mr     *native.MR
 	memory []byte
 	gid    [16]byte
+	mtu    int
 	own    native.Path
 
 	mu  sync.Mutex
 	qps []*native.QP
 }
 
-func (b *bed) client(device string) *client {
+func (b *bed) client(device string, gid int) *client {
 	b.t.Helper()
 	c := &client{b: b}
 	var err error
@@ -144,7 +177,7 @@ func (b *bed) client(device string) *client {
 	}
 	c.memory, err = unix.Mmap(-1, 0, memoryBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	must()
-	c.dev, err = b.nic.Library().OpenDevice(device)
+	c.dev, err = b.library.OpenDevice(device)
 	must()
 	c.pd, err = c.dev.NewPD()
 	must()
@@ -155,12 +188,13 @@ func (b *bed) client(device string) *client {
 	port, err := c.dev.Port(1)
 	must()
 	for _, g := range port.GIDs {
-		if g.Index == 1 {
+		if g.Index == gid {
 			c.gid = g.Raw
 		}
 	}
+	c.mtu = port.MTU
 	c.own = native.Path{
-		Port: 1, GIDIndex: 1, HopLimit: 64, Access: native.RemoteRead | native.RemoteWrite, PSN: 1,
+		Port: 1, GIDIndex: gid, HopLimit: 64, Access: native.RemoteRead | native.RemoteWrite, PSN: 1,
 		Timeout: 14, Retries: 7, RNRRetries: 7, MinRNRTimer: 12,
 	}
 	b.clients = append(b.clients, c)
@@ -232,7 +266,7 @@ func (x *exchange) prepare() error {
 	if x.made, err = x.c.b.fabric.Prepare(x.c.b.t.Context(), x.p); err != nil {
 		return err
 	}
-	peer := native.Peer{QPN: x.made.QPN, PSN: x.made.PSN, GID: x.made.GID, LID: x.made.LID, MTU: 1024, Reads: 1}
+	peer := native.Peer{QPN: x.made.QPN, PSN: x.made.PSN, GID: x.made.GID, LID: x.made.LID, MTU: x.c.mtu, Reads: 1}
 	return errors.Join(x.qp.Receive(x.c.own, peer), x.qp.Send(x.c.own, peer))
 }
 

@@ -118,7 +118,7 @@ const elbenchoBucket = "elbencho"
 
 // Paths of payload, as the node's log and counters call them.
 const (
-	rcTokens = "other"
+	rcTokens = "rc-tokens"
 	hipObj   = "hipobj"
 )
 

@@ -378,7 +378,10 @@ void cs_rc_drop(struct cs_link *l)
 int cs_rc_key(struct cs_token *t, uint8_t body[4 * CS_MAX_KEYS], uint32_t *size, struct cs_why *why)
 {
 	struct cs_rc *rc = t->session->rc;
+	int access = NV_REMOTE_READ; /* of a GET, too: a read proves what was written */
 
+	if (!t->put)
+		access |= NV_LOCAL_WRITE | NV_REMOTE_WRITE;
 	memset(body, 0, 4 * CS_MAX_KEYS); /* an adapter that is lost has no path, and no key */
 	*size = 4 * rc->adapter_count;
 	for (uint32_t i = 0; i < rc->adapter_count; i++) {
@@ -387,8 +390,7 @@ int cs_rc_key(struct cs_token *t, uint8_t body[4 * CS_MAX_KEYS], uint32_t *size,
 
 		if (atomic_load(&a->lost))
 			continue;
-		struct nv_status status = nv_mr_open(a->pd, t->window, t->size, NV_LOCAL_WRITE | NV_REMOTE_WRITE | NV_REMOTE_READ,
-						     &t->keys[i]);
+		struct nv_status status = nv_mr_open(a->pd, t->window, t->size, access, &t->keys[i]);
 
 		if (status.err) {
 			t->keys[i] = NULL;

@@ -174,6 +174,39 @@ func TestRC(t *testing.T) {
 	}
 }
 
+// TestRCDirection: memory of a token for a PUT is not written, whatever request carries the token. Oracles: the bytes,
+// and what the adapter remembers.
+func TestRCDirection(t *testing.T) {
+	const size = 70_000
+	p := startInProcess(t, fakeverbs.Options{})
+	m := p.memory(size, 3)
+	put := p.token(m, size, 0, true)
+	if a := p.move(http.MethodPut, "/buck/k", put); a.rdma() != fmt.Sprintf("200 200 %d 0", size) {
+		t.Fatalf("put: %s %s", a.rdma(), a.body)
+	}
+	p.put(put)
+	copy(m, pattern(4, size))
+	mark := p.nic.Mark()
+	put = p.token(m, size, 0, true)
+	if a := p.move(http.MethodGet, "/buck/k", put); a.status < 400 {
+		t.Errorf("a GET by a token for a PUT: %s", a.rdma())
+	}
+	p.put(put)
+	for _, touch := range p.nic.Touched(m, mark) {
+		if touch.Write {
+			t.Fatalf("memory of a PUT was written: %+v", touch)
+		}
+	}
+	if !bytes.Equal(m, pattern(4, size)) {
+		t.Error("memory of a PUT changed")
+	}
+	get := p.token(m, size, 0, false)
+	if a := p.move(http.MethodGet, "/buck/k", get); a.status != http.StatusOK || !bytes.Equal(m, pattern(3, size)) {
+		t.Errorf("the next request: %s %s", a.rdma(), a.body)
+	}
+	p.put(get)
+}
+
 // TestRCMany: 32 requests at a time, each with a key of its own.
 func TestRCMany(t *testing.T) {
 	const count, size = 32, 200_000

@@ -165,7 +165,7 @@ struct cs_session {
 	pthread_cond_t changed;
 	struct cs_why why; /* of the end */
 	int closing, confirmed, receivers;
-	int64_t patience; /* until when the end of the server's process is waited for: once, not for each token */
+	int64_t patience; /* until when a fence is waited for: once, not for each token */
 	struct cs_waiter *waiters;
 	struct cs_token *grants; /* tcp */
 	uint32_t last_region, last_token;

@@ -199,19 +199,19 @@ int cs_fence(struct cs_session *s, int64_t deadline)
 	int ask = s->shm && !s->closing && !atomic_load(&s->ended);
 
 	s->closing |= ask;
+	if (s->patience == 0)
+		s->patience = deadline;
+	if (deadline > s->patience)
+		deadline = s->patience;
 	pthread_mutex_unlock(&s->mu);
 	if (ask)
-		cs_write(&s->links[0], &(struct cs_frame){.type = CS_CLOSE}, NULL);
+		cs_write_by(&s->links[0], &(struct cs_frame){.type = CS_CLOSE}, NULL, deadline);
 	if (s->shm) {
 		pthread_mutex_lock(&s->mu);
 		while (!s->confirmed && !atomic_load(&s->ended) && cs_wait(s, deadline))
 			;
 		int confirmed = s->confirmed;
 
-		if (s->patience == 0)
-			s->patience = deadline;
-		if (deadline > s->patience)
-			deadline = s->patience;
 		pthread_mutex_unlock(&s->mu);
 		cs_end(s, "ended by this side");
 		return confirmed || gone(s, deadline) ? 0 : -1;

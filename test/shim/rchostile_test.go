@@ -374,6 +374,39 @@ func TestRCAdapterFails(t *testing.T) {
 	}
 }
 
+// TestRCHangingDriver: a driver that does not come back costs the session's tokens one fence, not one each.
+func TestRCHangingDriver(t *testing.T) {
+	const tokens = 8
+	l := newLiar(t, "rc", true, func(p *peer) {
+		path := p.opened()
+		for range tokens {
+			h, _ := p.await(frame.Keyed)
+			p.send(frame.Header{Type: frame.RegionOK, Region: h.Region})
+		}
+		select {
+		case <-p.issued:
+		case <-time.After(patience):
+		}
+		p.send(frame.Header{Type: frame.Lost, ID: path.id}) // the receiver destroys the queue pair
+		p.acted()
+		p.await(0)
+	})
+	d := l.driver(fakedProgram(t, "address,undefined"), "ASAN_OPTIONS=detect_leaks=0") // the receiver has them
+	d.memory(1, 10_000, 3)
+	for range tokens {
+		d.token(1, 5000, 100, false)
+	}
+	d.want("0", "nic hold destroy")
+	close(l.issued)
+	<-l.acted
+	began := time.Now()
+	d.want("0", "deregister 1")
+	if took := time.Since(began); took > putMost {
+		t.Errorf("deregister took %v", took)
+	}
+	isIn(t, d.ask("nic counters"), "0 keys") // which is why the memory is free
+}
+
 // TestRCRefused: a server that takes none of the paths gets no memory, and the client says why.
 func TestRCRefused(t *testing.T) {
 	binary := fakedProgram(t, "address,undefined")

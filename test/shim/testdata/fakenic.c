@@ -72,6 +72,8 @@ int nic_obey(char **w, int count)
 	else if (strcmp(w[1], "fail") == 0)
 		fk_inject(nic, &(struct fk_rule_options){.point = point(w[2]), .effect = FK_FAIL, .device = -1, .times = -1,
 							 .err = ENOMEM});
+	else if (strcmp(w[1], "hold") == 0)
+		fk_inject(nic, &(struct fk_rule_options){.point = point(w[2]), .effect = FK_HOLD, .device = -1, .times = -1});
 	else
 		return -1;
 	puts("0");

@@ -13,6 +13,9 @@ int cs_fail(struct cs_why *why, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(why->text, sizeof why->text, format, args);
 	va_end(args);
+	for (char *c = why->text; *c; c++) /* a node's own words may be in it, and it goes to terminals */
+		if (*c < ' ' || *c > '~')
+			*c = '?';
 	return -1;
 }
 

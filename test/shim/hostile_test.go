@@ -488,6 +488,27 @@ func TestRandomFrames(t *testing.T) {
 	}
 }
 
+// TestNodesWords: what a node says of itself reaches people as plain text: no commands to a terminal, nothing that is
+// not ASCII, or half of a character where it was cut.
+func TestNodesWords(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"version":1,"host":%q,"fabrics":[{"name":"shm","up":true,"foreign":false,`+
+			`"foreign_reason":"\u001b[2Jgone\u009b\n%s"}]}`, client.LocalHostID(), "\xff\xc3")
+	}))
+	defer server.Close()
+	d := newDriver(t, program(t, "driver", "address,undefined"), "AWS_ENDPOINT_URL="+server.URL, "AWS_ACCESS_KEY_ID=A",
+		"AWS_SECRET_ACCESS_KEY=S", "PENSTOCK_CUOBJ_FABRIC=shm")
+	got := d.ask("available") // a line
+	isIn(t, got, "gone")
+	for _, text := range []string{got, d.text.String()} {
+		for _, b := range []byte(strings.TrimSuffix(text, "\n")) {
+			if b < ' ' || b > '~' {
+				t.Fatalf("%q", text)
+			}
+		}
+	}
+}
+
 // TestNoProof: memory is announced to nobody who does not know the session's secret.
 func TestNoProof(t *testing.T) {
 	binary := program(t, "driver", "address,undefined")

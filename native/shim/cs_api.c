@@ -410,6 +410,7 @@ const char *cuobj_get_rdma_token(void *ptr, size_t size, size_t offset, int is_p
 		unlink_token(w, t); /* nobody has the token */
 	pthread_cond_broadcast(&w->changed);
 	pthread_mutex_unlock(&w->mu);
+	cs_wipe(text, sizeof text);
 	if (!bad)
 		return t->text;
 	report(&why);

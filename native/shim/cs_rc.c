@@ -124,7 +124,7 @@ static int choose(const struct cs_rc *rc, const struct cs_rail *r, const int cou
 }
 
 /* offer_all offers what is wanted: each rail that is up shall have a path from the port that reaches it best. */
-static int offer_all(struct cs_link *l)
+static int offer_all(struct cs_link *l, int64_t now)
 {
 	struct cs_rc *rc = l->session->rc;
 	int counts[CS_MAX_PORTS] = {0};
@@ -133,7 +133,7 @@ static int offer_all(struct cs_link *l)
 		if (!rc->rails[i].up)
 			continue;
 		for (uint32_t tries = 0; tries < rc->port_count; tries++) {
-			int port = choose(rc, &rc->rails[i], counts, cs_now());
+			int port = choose(rc, &rc->rails[i], counts, now);
 
 			if (port < 0)
 				break;
@@ -161,10 +161,10 @@ static void decide(struct cs_session *s, int how)
 }
 
 /* judge tells who opens the session, ends one without a path, and says when to look again; -1: the session has ended. */
-static int64_t judge(struct cs_session *s)
+static int64_t judge(struct cs_session *s, int64_t now)
 {
 	struct cs_rc *rc = s->rc;
-	int64_t now = cs_now(), again = now + LOOK_MS;
+	int64_t again = now + LOOK_MS;
 	int up = 0, any = live(rc);
 
 	for (int i = 0; i < CS_MAX_PATHS; i++)
@@ -172,7 +172,7 @@ static int64_t judge(struct cs_session *s)
 	if (rc->listed && !rc->decided && (up || !any))
 		decide(s, up ? 1 : -1);
 	for (uint32_t i = 0; i < rc->delay_count; i++)
-		if (rc->delays[i].until > now && rc->delays[i].until < again)
+		if (rc->delays[i].until >= now && rc->delays[i].until < again)
 			again = rc->delays[i].until;
 	if (rc->ping < again)
 		again = rc->ping;
@@ -249,9 +249,11 @@ int cs_rc_wait(struct cs_link *l)
 	uint32_t which[CS_MAX_KEYS];
 
 	for (;;) {
-		if (atomic_load(&s->ended) || offer_all(l))
+		int64_t now = cs_now(); /* one for both: what is not due yet for the first is waited for by the second */
+
+		if (atomic_load(&s->ended) || offer_all(l, now))
 			return -1;
-		int64_t again = judge(s), left = again - cs_now();
+		int64_t again = judge(s, now), left = again - cs_now();
 		nfds_t count = 1;
 
 		if (again < 0)

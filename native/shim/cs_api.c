@@ -422,16 +422,23 @@ int cuobj_put_rdma_token(const char *token)
 	struct cs_why why;
 	struct world *w = here();
 	struct cs_token *t;
+	char text[CS_TEXT]; /* the caller's may be ours, and gone once somebody else has released the token */
 	int bad = 0;
 
 	if (!w || !token)
 		return w ? 0 : -1;
+	size_t size = strnlen(token, sizeof text);
+
+	if (size == 0 || size == sizeof text)
+		return 0;
+	memcpy(text, token, size + 1);
 	pthread_mutex_lock(&w->mu);
-	while ((t = *token ? token_of(w, NULL, token) : NULL) && t->releasing)
+	while ((t = token_of(w, NULL, text)) && t->releasing)
 		pthread_cond_wait(&w->changed, &w->mu); /* as above */
 	if (t)
 		bad = release(w, t, &why);
 	pthread_mutex_unlock(&w->mu);
+	cs_wipe(text, sizeof text);
 	return bad ? report(&why) : 0;
 }
 

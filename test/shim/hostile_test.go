@@ -488,6 +488,20 @@ func TestRandomFrames(t *testing.T) {
 	}
 }
 
+// TestPutByTwo: one who puts a token back while somebody else does so waits for that, though the text that he has of it
+// is gone by then. The server does not answer, so that both are inside; the sanitizer sees what is read.
+func TestPutByTwo(t *testing.T) {
+	l := newLiar(t, "tcp", true, func(p *peer) {
+		close(p.issued)
+		p.grant(false)
+		p.await(0)
+	})
+	d := l.driver(program(t, "driver", "address,undefined"))
+	d.memory(1, 10_000, 3)
+	d.want("0", "twice 1 5000 100 0")
+	d.want("0", "deregister 1")
+}
+
 // TestNodesWords: what a node says of itself reaches people as plain text: no commands to a terminal, nothing that is
 // not ASCII, or half of a character where it was cut.
 func TestNodesWords(t *testing.T) {

@@ -94,6 +94,24 @@ static void *work(void *argument)
 	return NULL;
 }
 
+static void *put_back(void *token)
+{
+	return cuobj_put_rdma_token(token) ? token : NULL;
+}
+
+/* twice puts the library's own text of a token back by two threads at a time. */
+static void twice(const char *token)
+{
+	pthread_t other;
+
+	if (!token || pthread_create(&other, NULL, put_back, (void *)(uintptr_t)token))
+		exit(5);
+	void *own = put_back((void *)(uintptr_t)token), *others;
+
+	pthread_join(other, &others);
+	puts(own || others ? "failed" : "0");
+}
+
 static void threads(int count, int rounds)
 {
 	enum { MOST = 256 };
@@ -149,6 +167,8 @@ static int obey(char **w, int count)
 		printf("%s\n", t ? t : penstock_cuobj_last_error());
 	} else if (strcmp(w[0], "put") == 0) {
 		result(cuobj_put_rdma_token(w[1]));
+	} else if (strcmp(w[0], "twice") == 0) { /* memory, size, offset, put */
+		twice(cuobj_get_rdma_token(base, n[2], n[3], (int)n[4]));
 	} else if (strcmp(w[0], "threads") == 0) {
 		threads((int)n[1], (int)n[2]);
 	} else if (strcmp(w[0], "fork") == 0) { /* the child goes on with the lines, until it exits */

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -279,6 +280,32 @@ func TestNoFileIsAMistakeOfTheConfiguration(t *testing.T) {
 	_, err := config.Load(filepath.Join(t.TempDir(), "none.yaml"), nil, nil)
 	if !errors.Is(err, config.ErrInvalid) || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestDocumentedSettingsLoad: what documents show as a key with a value, people write into their files.
+func TestDocumentedSettingsLoad(t *testing.T) {
+	files, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	setting := regexp.MustCompile("`(http|limits|arena|rdma|storage|log|test)\\.([a-z_0-9]+): ([^`]+)`")
+	seen := 0
+	for _, name := range append(files, "../../README.md") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range setting.FindAllStringSubmatch(string(text), -1) {
+			seen++
+			c := config.Default()
+			if err := c.Read(strings.NewReader(m[1] + ":\n  " + m[2] + ": " + m[3] + "\n")); err != nil {
+				t.Errorf("%s: %s: %v", filepath.Base(name), m[0], err)
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("no document shows a setting")
 	}
 }
 

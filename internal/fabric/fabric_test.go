@@ -380,7 +380,7 @@ func TestPause(t *testing.T) {
 		if !errors.Is(late, fabric.ErrOverdue) || !errors.Is(late, fabric.ErrFenced) {
 			t.Errorf("resume: %v", late)
 		}
-		_ = w.Leave(0, late)
+		_ = w.LeavePaused(late)
 		if err := <-closed; !errors.Is(err, fabric.ErrOverdue) {
 			t.Errorf("close: %v", err)
 		}
@@ -393,10 +393,39 @@ func TestPause(t *testing.T) {
 		if err := other.Resume(); !errors.Is(err, fabric.ErrOverdue) {
 			t.Errorf("resume of a session that has ended: %v", err)
 		}
-		_ = other.Leave(0, nil)
+		_ = other.LeavePaused(nil)
 		if err := other.Close(nil); !errors.Is(err, fabric.ErrFenced) {
 			t.Errorf("close: %v", err)
 		}
+		s.left(1)
+	})
+}
+
+// TestPauseEndsAtTheDeadline: an operation that wakes from its pause in the moment of its deadline, before or after the
+// window's timer, costs its own window.
+func TestPauseEndsAtTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t)
+		for range 200 {
+			w := s.open(time.Second)
+			if err := w.Enter(); err != nil {
+				t.Fatal(err)
+			}
+			w.Pause()
+			time.Sleep(time.Second) // fake time
+			late := w.Resume()
+			synctest.Wait() // the timer has run
+			if err := s.session.Err(); err != nil {
+				t.Fatalf("session: %v", err)
+			}
+			if err := w.LeavePaused(late); !errors.Is(err, fabric.ErrOverdue) {
+				t.Errorf("left: %v", err)
+			}
+			if err := w.Close(nil); !errors.Is(err, fabric.ErrOverdue) {
+				t.Errorf("close: %v", err)
+			}
+		}
+		s.session.Cut(fabric.ErrPeerGone)
 		s.left(1)
 	})
 }

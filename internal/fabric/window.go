@@ -56,7 +56,7 @@ func (w *Window) Enter() error {
 		return s.cause
 	case w.closing:
 		return fmt.Errorf("%w: window is closed", ErrTransfer)
-	case w.expired || !time.Now().Before(w.Deadline):
+	case w.overdue():
 		return fenced(ErrOverdue)
 	case w.failure != nil:
 		return w.failure
@@ -68,9 +68,28 @@ func (w *Window) Enter() error {
 // Leave ends an operation that moved n bytes. It returns err, or ErrFenced when the session was cut
 // meanwhile, since the bytes may then have met other memory.
 func (w *Window) Leave(n int64, err error) error {
+	w.Session.mu.Lock()
+	defer w.Session.mu.Unlock()
+	return w.leave(n, err)
+}
+
+// LeavePaused ends an operation that has paused and moved nothing. It returns err, or ErrFenced as Resume does.
+func (w *Window) LeavePaused(err error) error {
+	w.Session.mu.Lock()
+	defer w.Session.mu.Unlock()
+	w.paused--
+	if w.overdue() {
+		err = fenced(ErrOverdue)
+	}
+	return w.leave(0, err)
+}
+
+// overdue is called with the session's mu held.
+func (w *Window) overdue() bool { return w.expired || !time.Now().Before(w.Deadline) }
+
+// leave is called with the session's mu held.
+func (w *Window) leave(n int64, err error) error {
 	s := w.Session
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	w.ops--
 	if w.ops < 0 {
 		panic("fabric: operation ended twice")
@@ -89,27 +108,27 @@ func (w *Window) Leave(n int64, err error) error {
 	return err
 }
 
-// Pause says that an operation between its Enter and its Leave touches nothing until it calls Resume: a deadline that
-// passes meanwhile costs the request, and not the session.
+// Pause says that an operation between its Enter and its Leave touches nothing until it calls Resume, or LeavePaused to
+// end: a deadline that passes meanwhile costs the request, and not the session.
 func (w *Window) Pause() {
 	w.Session.mu.Lock()
 	defer w.Session.mu.Unlock()
 	w.paused++
 }
 
-// Resume ends a Pause. After an error the operation touches nothing any more. Errors: ErrFenced, when the session has
-// ended or the deadline has passed.
+// Resume ends a Pause. After an error the operation is paused still, and LeavePaused ends it. Errors: ErrFenced, when
+// the session has ended or the deadline has passed.
 func (w *Window) Resume() error {
 	s := w.Session
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w.paused--
 	if s.cause != nil {
 		return s.cause
 	}
-	if w.expired || !time.Now().Before(w.Deadline) {
+	if w.overdue() {
 		return fenced(ErrOverdue)
 	}
+	w.paused--
 	return nil
 }
 
@@ -150,7 +169,7 @@ func (w *Window) Close(final func(failure error) error) error {
 	for w.ops > 0 && s.cause == nil {
 		s.changed.Wait()
 	}
-	if w.failure == nil && (w.expired || !time.Now().Before(w.Deadline)) {
+	if w.failure == nil && w.overdue() {
 		w.failure = fenced(ErrOverdue)
 	}
 	alive, failure := s.cause == nil, w.failure

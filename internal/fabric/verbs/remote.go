@@ -74,34 +74,34 @@ func (r *remote) operate(ctx context.Context, d fabric.Direction, off int64, buf
 		op = native.OpRead
 	}
 	m := initiator.Move{Op: op, Remote: r.memory.address + uint64(r.window.Base+off), Local: segments}
-	return r.window.Leave(n, r.carry(ctx, m))
+	return r.carry(ctx, n, m)
 }
 
-// carry tries one path after another until the operation is complete. What it leaves behind is fenced, or its session
-// has ended.
-func (r *remote) carry(ctx context.Context, m initiator.Move) error {
+// carry tries one path after another until the operation is complete, and leaves the window. What it leaves behind is
+// fenced, or its session has ended.
+func (r *remote) carry(ctx context.Context, n int64, m initiator.Move) error {
 	err := errDead
 	for range maxAttempts {
 		p, noPath := r.take(ctx)
 		if noPath != nil {
-			return noPath
+			return r.window.LeavePaused(noPath)
 		}
 		m.RKey, _ = r.memory.keys.of(p.device)
 		if err = p.move(m); err == nil {
-			return nil
+			return r.window.Leave(n, nil)
 		}
 		if errors.Is(err, initiator.ErrDenied) {
 			r.refuse()
 		}
 		p.fail(whyNot) // it has, but for an error that costs no queue pair
 		if ended := p.fenceLost(); ended != nil {
-			return ended
+			return r.window.Leave(0, ended)
 		}
 		if errors.Is(err, initiator.ErrDenied) {
 			break
 		}
 	}
-	return fmt.Errorf("%w: %w", fabric.ErrTransfer, err)
+	return r.window.Leave(0, fmt.Errorf("%w: %w", fabric.ErrTransfer, err))
 }
 
 // errRefused says that the client's adapter refused another operation of the transfer.
@@ -134,10 +134,12 @@ func (p *path) fenceLost() error {
 var errPathWait = fmt.Errorf("%w: no path within %v", fabric.ErrTransfer, pathWait)
 
 // take returns the transfer's path; a new one when the old one is dead. It waits for one to come up, and nothing is
-// under way meanwhile. Errors: errPathWait; errRefused; ErrFenced, when the session ends or the deadline passes; ctx's.
+// under way meanwhile. After an error the operation is paused: the deadline is near, often, and must not find it under
+// way. Errors: errPathWait; errRefused; ErrFenced, when the session ends or the deadline passes; ctx's.
 func (r *remote) take(ctx context.Context) (*path, error) {
 	select {
 	case <-r.refused:
+		r.window.Pause()
 		return nil, errRefused
 	default:
 	}
@@ -147,8 +149,8 @@ func (r *remote) take(ctx context.Context) (*path, error) {
 	}
 	r.window.Pause()
 	p, err := r.await(ctx, changed)
-	if ended := r.window.Resume(); ended != nil {
-		return nil, ended
+	if err == nil {
+		err = r.window.Resume()
 	}
 	return p, err
 }

@@ -308,11 +308,11 @@ func TestStubbornAdapter(t *testing.T) {
 		if x.held.open.Load() || !strings.Contains(b.log.String(), "level=ERROR") {
 			t.Error("what is held is open, or the log is silent")
 		}
-		again := b.clients[0].prepared("alice", fabric.ForPut, n)
+		again := b.clients[0].prepared("bob", fabric.ForPut, n)
 		if again.made.Addr == x.made.Addr {
 			t.Error("memory that the client may write was handed out again")
 		}
-		wantIs(t, "one more", b.clients[0].preparation("alice", fabric.ForPut, n).prepare(), fabric.ErrLimit)
+		wantIs(t, "one more", b.clients[0].preparation("carol", fabric.ForPut, n).prepare(), fabric.ErrLimit)
 		if b.fabric.Stats().MappedBytes != 2*n {
 			t.Errorf("counters %+v", b.fabric.Stats())
 		}

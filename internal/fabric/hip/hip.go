@@ -90,7 +90,7 @@ type Options struct {
 	Rails    *rails.Set
 	Permits  func(gid [16]byte, peer netip.Addr) bool
 	Sessions int           // at most; a quarter of them for one principal
-	Staging  int           // bytes of the staging memory
+	Staging  int           // bytes of the staging memory; half of them for several PUTs of one principal
 	Prepared time.Duration // from Prepare to Take; 0 means 10 s
 	Deadline time.Duration // from Take on; 0 means MaxDeadline, which is the most
 	Logger   *slog.Logger
@@ -160,7 +160,7 @@ func (f *Fabric) Rails() []fabric.Rail {
 // Stats reads the counters.
 func (f *Fabric) Stats() fabric.Stats {
 	s := f.stat.Read(Name)
-	s.MappedBytes = int64(f.staging.held())
+	s.MappedBytes = int64(f.staging.taken())
 	return s
 }
 
@@ -185,7 +185,7 @@ func (f *Fabric) prepare(ctx context.Context, s *session) error {
 		return err
 	}
 	if s.p.Direction == fabric.ForPut {
-		r, err := f.staging.take(int(s.p.Bytes))
+		r, err := f.staging.take(s.p.Principal, int(s.p.Bytes))
 		if err != nil {
 			return fmt.Errorf("%w: %w", fabric.ErrLimit, err)
 		}

@@ -366,22 +366,46 @@ func TestLimits(t *testing.T) {
 	}
 	b.idle()
 	puts := []*exchange{
-		b.clients[0].prepared("alice", fabric.ForPut, 4*page), b.clients[0].prepared("alice", fabric.ForPut, 3*page-1),
-		b.clients[0].prepared("alice", fabric.ForPut, 2*page+1),
+		b.clients[0].prepared("alice", fabric.ForPut, 4*page), b.clients[0].prepared("carol", fabric.ForPut, 3*page-1),
+		b.clients[0].prepared("dave", fabric.ForPut, 2*page+1),
 	}
-	wantIs(t, "a byte more", b.clients[0].preparation("alice", fabric.ForPut, 1).prepare(), fabric.ErrLimit)
-	if err := b.cancel(puts[1], "alice"); err != nil {
+	wantIs(t, "a byte more", b.clients[0].preparation("erin", fabric.ForPut, 1).prepare(), fabric.ErrLimit)
+	if err := b.cancel(puts[1], "carol"); err != nil {
 		t.Error(err)
 	}
 	b.soon("a run is back", func() bool { return b.fabric.Stats().MappedBytes == 7*page })
-	wantIs(t, "more than is free", b.clients[0].preparation("alice", fabric.ForPut, 3*page+1).prepare(), fabric.ErrLimit)
-	again := b.clients[0].prepared("alice", fabric.ForPut, 3*page)
+	wantIs(t, "more than is free", b.clients[0].preparation("erin", fabric.ForPut, 3*page+1).prepare(), fabric.ErrLimit)
+	again := b.clients[0].prepared("carol", fabric.ForPut, 3*page)
 	if again.made.Addr != puts[1].made.Addr {
 		t.Error("not the memory that was free")
 	}
 	if again.made.RKey == puts[1].made.RKey {
 		t.Error("the key opens it still")
 	}
+}
+
+// TestStagingOfOnePrincipal: one PUT may be as large as the memory, and several of a principal leave half of it to
+// others.
+func TestStagingOfOnePrincipal(t *testing.T) {
+	b := newBed(t, bedOptions{Options: Options{Sessions: 64, Staging: int(10 * page)}})
+	c := b.clients[0]
+	all := c.prepared("alice", fabric.ForPut, 10*page)
+	if err := b.cancel(all, "alice"); err != nil {
+		t.Error(err)
+	}
+	b.idle()
+	b.soon("the run is back", func() bool { return b.fabric.Stats().MappedBytes == 0 })
+	first, second := c.prepared("alice", fabric.ForPut, 3*page), c.prepared("alice", fabric.ForPut, 2*page)
+	wantIs(t, "a byte beyond half", c.preparation("alice", fabric.ForPut, 1).prepare(), fabric.ErrLimit)
+	c.prepared("alice", fabric.ForGet, 1000)
+	c.prepared("bob", fabric.ForPut, 5*page)
+	for _, x := range []*exchange{first, second} {
+		if err := b.cancel(x, "alice"); err != nil {
+			t.Error(err)
+		}
+	}
+	b.soon("runs are back", func() bool { return b.fabric.Stats().MappedBytes == 5*page })
+	c.prepared("alice", fabric.ForPut, 5*page)
 }
 
 // TestExpiry: a session that nobody takes ends by itself.

@@ -203,6 +203,6 @@ func (s *session) giveBack() {
 }
 
 func (s *session) freeRun() {
-	s.fabric.staging.give(s.run)
+	s.fabric.staging.give(s.p.Principal, s.run)
 	s.fabric.countRun(-1)
 }

@@ -13,6 +13,13 @@ import (
 // errFull says that no run of the length is free.
 var errFull = errors.New("hip: no room in the staging memory")
 
+// errShare says that the rest of the staging memory is for others.
+var errShare = errors.New("hip: share of the staging memory is used up")
+
+// shareOfStaging is the part of the staging memory that several runs of one principal may take: half, so that others
+// find room. A single run may be as long as the memory is, since it bounds how large a PUT can be.
+const shareOfStaging = 2
+
 // run is a piece of the staging memory, in bytes from its begin.
 type run struct{ at, length int }
 
@@ -24,12 +31,13 @@ type staging struct {
 	page   int
 
 	mu   sync.Mutex
-	free []run // by place, none empty, no two of them adjacent
-	out  int   // bytes
+	free []run          // by place, none empty, no two of them adjacent
+	out  int            // bytes
+	held map[string]int // bytes that are out, by owner; none is 0
 }
 
 func newStaging(size int) (*staging, error) {
-	s := &staging{page: os.Getpagesize()}
+	s := &staging{page: os.Getpagesize(), held: make(map[string]int)}
 	s.size = s.pages(size)
 	var err error
 	s.memory, err = unix.Mmap(-1, 0, s.size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -43,11 +51,14 @@ func newStaging(size int) (*staging, error) {
 // pages is n, up to whole pages.
 func (s *staging) pages(n int) int { return (n + s.page - 1) / s.page * s.page }
 
-// take hands out the first run that fits n bytes, n above 0. Errors: errFull.
-func (s *staging) take(n int) (run, error) {
+// take hands out the first run that fits n bytes, n above 0. Errors: errFull, errShare.
+func (s *staging) take(owner string, n int) (run, error) {
 	n = s.pages(n)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if held := s.held[owner]; held > 0 && held+n > s.size/shareOfStaging {
+		return run{}, fmt.Errorf("%w: %d bytes besides %d", errShare, n, held)
+	}
 	for i := range s.free {
 		f := &s.free[i]
 		if f.length < n {
@@ -59,16 +70,20 @@ func (s *staging) take(n int) (run, error) {
 			s.free = slices.Delete(s.free, i, i+1)
 		}
 		s.out += n
+		s.held[owner] += n
 		return r, nil
 	}
 	return run{}, fmt.Errorf("%w for %d bytes", errFull, n)
 }
 
-// give takes a run back.
-func (s *staging) give(r run) {
+// give takes a run of the owner back.
+func (s *staging) give(owner string, r run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.out -= r.length
+	if s.held[owner] -= r.length; s.held[owner] == 0 {
+		delete(s.held, owner)
+	}
 	i, _ := slices.BinarySearchFunc(s.free, r.at, func(f run, at int) int { return f.at - at })
 	if i > 0 && s.free[i-1].at+s.free[i-1].length == r.at {
 		i--
@@ -85,8 +100,8 @@ func (s *staging) give(r run) {
 // bytes is the first n bytes of a run.
 func (s *staging) bytes(r run, n int) []byte { return s.memory[r.at:][:n:n] }
 
-// held is how many bytes are out.
-func (s *staging) held() int {
+// taken is how many bytes are out.
+func (s *staging) taken() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.out

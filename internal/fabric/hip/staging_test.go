@@ -7,7 +7,7 @@ import (
 )
 
 // FuzzStaging compares the staging memory with a map of its pages: what is handed out was free, is the first run that
-// fits, and is refused only where none does.
+// fits, and is refused only where none does, or where its owner has one already and would have more than half.
 func FuzzStaging(f *testing.F) {
 	f.Add([]byte{3, 2, 5, 0x80, 1, 9, 0x81, 0x80})
 	f.Add([]byte{16, 0x80, 1, 1, 1, 0x81, 2, 0x80, 0x80})
@@ -32,10 +32,14 @@ func TestStaging(t *testing.T) {
 func stagingModel(t *testing.T, steps []byte) {
 	t.Helper()
 	const pages = 32
-	s := &staging{page: 4096, size: pages * 4096, free: []run{{0, pages * 4096}}}
+	s := &staging{page: 4096, size: pages * 4096, free: []run{{0, pages * 4096}}, held: map[string]int{}}
 	var busy [pages]bool
-	var out []run
-	for _, step := range steps {
+	type owned struct {
+		run
+		owner string
+	}
+	var out []owned
+	for turn, step := range steps {
 		if step&0x80 != 0 { // give one back
 			if len(out) == 0 {
 				continue
@@ -43,7 +47,7 @@ func stagingModel(t *testing.T, steps []byte) {
 			i := int(step&0x7f) % len(out)
 			r := out[i]
 			out = append(out[:i], out[i+1:]...)
-			s.give(r)
+			s.give(r.owner, r.run)
 			for p := range r.length / 4096 {
 				busy[r.at/4096+p] = false
 			}
@@ -55,7 +59,19 @@ func stagingModel(t *testing.T, steps []byte) {
 				want = at
 			}
 		}
-		r, err := s.take(n*4096 - int(step)%4096)
+		owner, has := string("abc"[turn%3]), 0
+		for _, r := range out {
+			if r.owner == owner {
+				has += r.length / 4096
+			}
+		}
+		r, err := s.take(owner, n*4096-int(step)%4096)
+		if has > 0 && has+n > pages/2 {
+			if !errors.Is(err, errShare) {
+				t.Fatalf("%d pages besides %d: %+v, %v", n, has, r, err)
+			}
+			continue
+		}
 		if want < 0 {
 			if !errors.Is(err, errFull) {
 				t.Fatalf("%d pages: %+v, %v, though none fit", n, r, err)
@@ -68,20 +84,20 @@ func stagingModel(t *testing.T, steps []byte) {
 		for p := range n {
 			busy[want+p] = true
 		}
-		out = append(out, r)
+		out = append(out, owned{r, owner})
 	}
 	held := 0
 	for _, r := range out {
 		held += r.length
 	}
-	if s.held() != held {
-		t.Fatalf("held %d, want %d", s.held(), held)
+	if s.taken() != held {
+		t.Fatalf("taken %d, want %d", s.taken(), held)
 	}
 	for _, r := range out {
-		s.give(r)
+		s.give(r.owner, r.run)
 	}
-	if len(s.free) != 1 || s.free[0] != (run{0, pages * 4096}) || s.held() != 0 {
-		t.Fatalf("in the end %+v, %d held", s.free, s.held())
+	if len(s.free) != 1 || s.free[0] != (run{0, pages * 4096}) || s.taken()+len(s.held) != 0 {
+		t.Fatalf("in the end %+v, %d taken, %v", s.free, s.taken(), s.held)
 	}
 }
 

@@ -56,6 +56,12 @@ func (c *connection) live() {
 	<-c.link.Failed()
 	c.endBy(errLost)
 	<-c.link.Done()
+	c.mu.Lock()
+	busy := c.busy
+	c.mu.Unlock()
+	if busy != nil { // a disconnect must find the connection until then
+		busy.drain()
+	}
 	c.fabric.stat.Sessions.Add(-1)
 	c.fabric.leave(c)
 }

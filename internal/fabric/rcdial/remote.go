@@ -165,7 +165,9 @@ func (r *remote) Close() error {
 	if lingers {
 		err = fmt.Errorf("%w: %w: the adapter resets no queue pair", fabric.ErrLingering, fabric.ErrFenced)
 	}
-	r.connection.done()
+	if !lingers { // else the connection, which has ended, stays with what is under way
+		r.connection.done()
+	}
 	r.count(err)
 	return err
 }
@@ -184,6 +186,15 @@ func (r *remote) await(over time.Time) bool {
 		r.changed.Wait()
 	}
 	return r.ops == 0
+}
+
+// drain waits until nothing is under way.
+func (r *remote) drain() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.ops > 0 {
+		r.changed.Wait()
+	}
 }
 
 func (r *remote) count(err error) {

@@ -560,6 +560,53 @@ func TestCuts(t *testing.T) {
 	}
 }
 
+// TestDisconnectAfterLoss: a queue pair that failed by itself is soon reset and gone, but packets of the WRITE that it
+// carried may live as long as after any other reset: a disconnect, and the end of the node, wait for them. Where an
+// operation outlives its request, they wait for that, too.
+func TestDisconnectAfterLoss(t *testing.T) {
+	for what, end := range map[string]func(b *bed, id [16]byte) error{
+		"disconnect": func(b *bed, id [16]byte) error { return b.fabric.Disconnect(b.t.Context(), id) },
+		"close":      func(b *bed, _ [16]byte) error { return b.fabric.Close() },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			id, s := b.connect("alice")
+			s.do = hold
+			r := b.opened(id, "alice")
+			ended := make(chan error, 1)
+			go func() { ended <- r.Write(t.Context(), 0, b.buffer.Slice(0, 1)) }()
+			synctest.Wait()
+			began := time.Now()
+			s.Fail()
+			synctest.Wait() // all that the reset brings with it has happened
+			if err := end(b, id); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			if took := time.Since(began); took != linger {
+				t.Errorf("%s returned %v after the reset", what, took)
+			}
+			wantIs(t, what, <-ended, fabric.ErrTransfer)
+			wantIs(t, what, r.Close(), fabric.ErrTransfer)
+		})
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			id, s := b.connect("alice")
+			release := make(chan struct{})
+			s.do = func(*stub, initiator.Move) error { <-release; return initiator.ErrLost }
+			r := b.opened(id, "alice")
+			ended := make(chan error, 1)
+			go func() { ended <- r.Write(t.Context(), 0, b.buffer.Slice(0, 1)) }()
+			synctest.Wait()
+			wantIs(t, what, r.Close(), fabric.ErrLingering)
+			if err := end(b, id); err == nil {
+				t.Errorf("%s: ended though a WRITE is under way", what)
+			}
+			close(release)
+			<-ended
+		})
+	}
+}
+
 // TestFailures: a work request that fails costs the connection, and its transfer is no fence but a failure; one that
 // the adapter reports well while the connection is cut counts as failed.
 func TestFailures(t *testing.T) {

@@ -1,6 +1,7 @@
 package rcdial
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -93,7 +94,7 @@ func (c *connection) endBy(cause error) {
 	if first && c.idle != nil {
 		c.idle.Stop()
 	}
-	if first && c.busy != nil {
+	if first && c.busy != nil && errors.Is(cause, fabric.ErrFenced) {
 		c.fabric.stat.Fenced.Add(1)
 	}
 	c.mu.Unlock()

@@ -627,6 +627,9 @@ func TestFailures(t *testing.T) {
 			synctest.Wait()
 			b.gone(id)
 		}
+		if n := b.fabric.Stats().Fenced; n != 0 {
+			t.Errorf("%d failures count as fences", n)
+		}
 		id, s := b.connect("")
 		s.do = func(s *stub, _ initiator.Move) error {
 			<-s.failed
@@ -639,6 +642,9 @@ func TestFailures(t *testing.T) {
 		b.fabric.RevokePrincipal("alice")
 		wantIs(t, "cut", <-ended, fabric.ErrFenced)
 		wantIs(t, "close", r.Close(), fabric.ErrFenced)
+		if n := b.fabric.Stats().Fenced; n != 1 {
+			t.Errorf("%d fences", n)
+		}
 		id, s = b.connect("")
 		s.Fail() // its port went down
 		synctest.Wait()

@@ -37,6 +37,10 @@ const maxHeld = 4 << 20
 func (k *crowd) wait(l *list.List, c *conn) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.push(l, c)
+}
+
+func (k *crowd) push(l *list.List, c *conn) {
 	k.drop(c)
 	if !c.closed.Load() {
 		c.place, c.list = l.PushBack(c), l
@@ -133,8 +137,8 @@ func (k *crowd) serve(c *conn, serving bool) {
 	k.drop(c)
 	k.forget(c)
 	c.serving = serving
-	if !serving && !c.proved.Load() && !c.closed.Load() {
-		c.place, c.list = k.fresh.PushBack(c), &k.fresh
+	if !serving && !c.proved.Load() {
+		k.push(&k.fresh, c)
 	}
 }
 
@@ -173,11 +177,11 @@ func ConnState(nc net.Conn, state http.ConnState) {
 
 // rest says that a connection waits for its next request.
 func (k *crowd) rest(c *conn) {
-	if c.proved.Load() {
-		k.wait(&k.idle, c)
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if c.proved.Load() {
+		k.push(&k.idle, c)
+	}
 	k.forget(c)
 }
 

@@ -51,6 +51,16 @@ func (c *caller) ask(p []byte) int {
 	return resp.StatusCode
 }
 
+// settle asks for something with a valid signature and waits until the node knows that the connection is idle:
+// connections are taken in the order in which it has learnt that, not in which their clients got their answers.
+func (n *node) settle(c *caller, p []byte) {
+	n.t.Helper()
+	if status := c.ask(p); status != 200 {
+		n.t.Fatalf("status %d", status)
+	}
+	eventually(n.t, func() bool { return n.listener.Rests(c.conn.LocalAddr()) })
+}
+
 // gone tells whether the node has closed the connection.
 func (c *caller) gone() bool {
 	_ = c.conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
@@ -88,9 +98,7 @@ func TestNewcomerTakesAnIdlePlace(t *testing.T) {
 	var proved, silent []*caller
 	for range 3 {
 		c := n.call()
-		if status := c.ask(signed); status != 200 {
-			t.Fatalf("status %d", status)
-		}
+		n.settle(c, signed)
 		proved = append(proved, c)
 	}
 	dripping := n.call() // in the middle of a header
@@ -108,21 +116,15 @@ func TestNewcomerTakesAnIdlePlace(t *testing.T) {
 	var newcomers []*caller
 	for i, victim := range unproved {
 		c := n.call()
-		if status := c.ask(signed); status != 200 {
-			t.Fatalf("newcomer %d: status %d", i, status)
-		}
+		n.settle(c, signed)
 		newcomers = append(newcomers, c)
 		if !victim.gone() {
 			t.Errorf("connection %d of those that proved nothing lives", i)
 		}
 	}
-	if status := proved[0].ask(signed); status != 200 { // now it is the one that was idle last
-		t.Fatalf("status %d", status)
-	}
+	n.settle(proved[0], signed) // now it is the one that was idle last
 	for _, victim := range []*caller{proved[1], proved[2], newcomers[0]} {
-		if status := n.call().ask(signed); status != 200 {
-			t.Fatalf("status %d", status)
-		}
+		n.settle(n.call(), signed)
 		if !victim.gone() {
 			t.Error("the connection that was idle longest lives")
 		}
@@ -220,9 +222,7 @@ func TestBegunHeaderIsTakenLast(t *testing.T) {
 	var all []*caller
 	for range placesOfNode {
 		c := n.call()
-		if status := c.ask(signed); status != 200 {
-			t.Fatalf("status %d", status)
-		}
+		n.settle(c, signed)
 		all = append(all, c)
 	}
 	held := n.listener.Held()

@@ -49,6 +49,19 @@ func (l *Listener) Held() int64 {
 	return l.crowd.held
 }
 
+// Rests says whether the connection from a client's address is among those that wait for their next request. The
+// client has the last answer before that.
+func (l *Listener) Rests(client net.Addr) bool {
+	l.crowd.mu.Lock()
+	defer l.crowd.mu.Unlock()
+	for e := l.crowd.idle.Front(); e != nil; e = e.Next() {
+		if e.Value.(*conn).RemoteAddr().String() == client.String() {
+			return true
+		}
+	}
+	return false
+}
+
 // TestNoRequestBeginsOnALostConnection: between the choice of a connection for a newcomer and its end, a request on it
 // may have been read; it must not begin. Oracle: the order of the calls.
 func TestNoRequestBeginsOnALostConnection(t *testing.T) {
